@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::future::ready;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,14 +17,15 @@ use futures::{StreamExt as _, stream};
 use http::{HeaderValue, header};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
+use hyper_util::rt::TokioIo;
 use prost::Message;
 use sluice_proto::envoy::config::core::v3::Node;
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::body::Body;
-use tonic::transport::Endpoint;
+use tonic::transport::{Endpoint, Uri};
 use tonic::{Code, Status};
-use tower::{Service as _, ServiceExt as _};
+use tower::{Service as _, ServiceExt as _, service_fn};
 
 use crate::arguments::AdsProtocol;
 use crate::change_tracker::{ArrivedResource, ChangeTracker};
@@ -31,6 +34,7 @@ use crate::incoming::{DELTA_NESTING, Incoming, MessageKind, Part, SOTW_NESTING, 
 use crate::messages::{Any, DeltaRequest, DeltaResource, Request, SubscribeFields};
 use crate::scan::{TYPES, Type, name, referenced_names};
 use crate::shared::Shared;
+use crate::socket::{LastArrival, TimestampedSocket};
 
 /// Wait before the next attempt after a rejected stream. Doubled after each attempt, up to [`MAX_BACKOFF`].
 const INITIAL_BACKOFF: Duration = Duration::from_millis(100);
@@ -150,12 +154,17 @@ pub(crate) async fn run(mut client: SimulatedProxy, shared: Arc<Shared>, stop: A
 async fn stream(client: &mut SimulatedProxy, shared: &Shared) -> Result<()> {
     let endpoint = Endpoint::from_shared(format!("http://{}", shared.address()))?
         .initial_stream_window_size(shared.window)
-        .initial_connection_window_size(shared.window)
-        .tcp_nodelay(true);
-    let mut channel = endpoint.connect().await.with_context(|| format!("connect to {}", shared.address()))?;
+        .initial_connection_window_size(shared.window);
+    let connect = || TimestampedSocket::connect(shared.address(), shared.clock);
+    let socket = connect().await.with_context(|| format!("connect to {}", shared.address()))?;
+    let arrival = socket.last_arrival();
+    // Used once: a stream that ends opens another connection.
+    let mut socket = Some(TokioIo::new(socket));
+    let connector = service_fn(move |_: Uri| ready(socket.take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))));
+    let mut channel = endpoint.connect_with_connector(connector).await?;
     let (requests, messages) = mpsc::unbounded_channel();
     let call = client.call(shared.protocol, messages)?;
-    let mut stream = Stream::new(client, shared, requests);
+    let mut stream = Stream::new(client, shared, arrival, requests);
     match shared.protocol {
         AdsProtocol::Delta => stream.open_delta(),
         AdsProtocol::Sotw => stream.open_sotw(),
@@ -177,6 +186,8 @@ fn succeeded(headers: &http::HeaderMap) -> Result<()> {
 struct Stream<'a> {
     client: &'a mut SimulatedProxy,
     shared: &'a Shared,
+    /// Of the connection.
+    arrival: LastArrival,
     /// Requests, encoded.
     requests: mpsc::UnboundedSender<Bytes>,
     /// Types that were requested on this stream, and those that the server has answered.
@@ -233,10 +244,16 @@ impl PartialResource {
 }
 
 impl<'a> Stream<'a> {
-    fn new(client: &'a mut SimulatedProxy, shared: &'a Shared, requests: mpsc::UnboundedSender<Bytes>) -> Self {
+    fn new(
+        client: &'a mut SimulatedProxy,
+        shared: &'a Shared,
+        arrival: LastArrival,
+        requests: mpsc::UnboundedSender<Bytes>,
+    ) -> Self {
         Self {
             client,
             shared,
+            arrival,
             requests,
             requested: [false; TYPES],
             answered: [false; TYPES],
@@ -302,7 +319,7 @@ impl<'a> Stream<'a> {
         // A response counts when all of it is received.
         let Response { tracker, meets, .. } = std::mem::take(&mut self.response);
         if let Some(tracker) = tracker {
-            self.shared.arrived(&tracker, self.client.number, meets);
+            self.shared.arrived(&tracker, self.client.number, meets, self.arrival.get());
         }
         if !self.configured && self.is_configured() {
             self.configured = true;

@@ -20,6 +20,7 @@ use crate::messages::RecentRequests;
 use crate::scan::Type;
 use crate::shape::{Role, Shape};
 use crate::shared::{Shared, Traffic};
+use crate::socket::Clock;
 use crate::{gateway, nodes};
 
 /// The types that a proxy requests before it has received anything.
@@ -73,8 +74,8 @@ pub(crate) struct Fleet {
     nodes: Vec<Arc<Node>>,
     tasks: Vec<JoinHandle<SimulatedProxy>>,
     stops: Vec<Arc<Notify>>,
-    /// The runtime of their tasks, if it is not the current one.
-    background: Option<DedicatedRuntime>,
+    /// The runtime of their tasks.
+    runtime: DedicatedRuntime,
 }
 
 /// The outcome of one change.
@@ -99,7 +100,7 @@ impl Fleet {
             dictionaries: Default::default(),
             recent: RecentRequests::default(),
             address: RwLock::new(address),
-            epoch: Instant::now(),
+            clock: Clock::new(),
             tracker: RwLock::default(),
             arrived: Notify::new(),
             messages: AtomicU64::new(0),
@@ -118,19 +119,8 @@ impl Fleet {
             group,
             tasks: Vec::new(),
             stops: Vec::new(),
-            background: None,
+            runtime: proxy_runtime()?,
         })
-    }
-
-    /// Runs the proxies at the lowest priority: they get a CPU only when no other thread needs it, as if they ran on
-    /// other machines.
-    pub(crate) fn run_in_background(&mut self) -> anyhow::Result<()> {
-        let lower = || {
-            // On Linux, `nice` applies to the calling thread. If it fails, the measured latencies are higher, never lower.
-            let _ = rustix::process::nice(LOWEST_PRIORITY);
-        };
-        self.background = Some(DedicatedRuntime::new("background", lower).context("start background threads")?);
-        Ok(())
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -158,10 +148,7 @@ impl Fleet {
             self.shared.set_configured(client.number, false);
             self.stops.push(stop.clone());
             let client = client::run(client, self.shared.clone(), stop);
-            self.tasks.push(match self.background.as_ref().map(DedicatedRuntime::handle) {
-                Some(background) => background.spawn(client),
-                None => tokio::spawn(client),
-            });
+            self.tasks.push(self.runtime.handle().spawn(client));
         }
     }
 
@@ -268,7 +255,19 @@ impl Fleet {
     }
 }
 
-fn milliseconds(nanos: u64) -> f64 {
+/// Threads for proxies, with the lowest priority: they get a CPU only when no other thread needs it, as if they ran on other machines.
+///
+/// # Errors
+/// The threads cannot be started.
+pub(crate) fn proxy_runtime() -> anyhow::Result<DedicatedRuntime> {
+    let lower_priority = || {
+        // On Linux, `nice` applies to the calling thread. If it fails, the measured latencies are higher, never lower.
+        let _ = rustix::process::nice(LOWEST_PRIORITY);
+    };
+    DedicatedRuntime::new("proxies", lower_priority).context("start the threads of proxies")
+}
+
+pub(crate) fn milliseconds(nanos: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "milliseconds")]
     let value = nanos as f64 / 1e6;
     value

@@ -2,20 +2,21 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use crate::fleet::{milliseconds, proxy_runtime};
 use crate::plot::short;
 use crate::process::Process;
+use crate::socket::{Clock, TimestampedSocket};
 
 /// The result of one transfer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loopback {
-    /// From the first write until the last reader has everything, in milliseconds.
+    /// From the first write until the kernel has received everything for the last reader, in milliseconds.
     pub(crate) last_ms: f64,
     /// CPU time of writing and reading together.
     pub(crate) cpu_seconds: f64,
@@ -25,25 +26,26 @@ pub(crate) struct Loopback {
 pub(crate) async fn measure(bytes: usize, readers: usize) -> Result<Loopback> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("listen")?;
     let address = listener.local_addr()?;
+    let (clock, runtime) = (Clock::new(), proxy_runtime()?);
     let mut pairs = Vec::new();
     for _ in 0..readers {
-        let (reader, writer) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (reader, writer) = tokio::join!(TimestampedSocket::connect(address, clock), listener.accept());
         pairs.push((reader.context("connect")?, writer.context("accept")?.0));
     }
     let content: Arc<[u8]> = vec![7; bytes].into();
     let own = Process::new(std::process::id())?;
     let before = own.cpu()?;
-    let start = Instant::now();
-    let mut tasks = JoinSet::new();
+    let start = clock.now();
+    let (mut writers, mut readers) = (JoinSet::new(), JoinSet::new());
     for (mut reader, mut writer) in pairs {
         let content = content.clone();
         writer.set_nodelay(true)?;
-        tasks.spawn(async move {
+        writers.spawn(async move {
             writer.write_all(&content).await?;
             // Kept open: closing is not measured.
-            std::io::Result::Ok((Instant::now(), Some(writer)))
+            std::io::Result::Ok(writer)
         });
-        tasks.spawn(async move {
+        let read = async move {
             let mut buffer = vec![0; 64 << 10];
             let mut left = bytes;
             while left > 0 {
@@ -53,17 +55,19 @@ pub(crate) async fn measure(bytes: usize, readers: usize) -> Result<Loopback> {
                 }
                 left -= read.min(left);
             }
-            Ok((Instant::now(), None))
-        });
+            std::io::Result::Ok(reader.last_arrival().get())
+        };
+        readers.spawn_on(read, runtime.handle());
+    }
+    let mut open = Vec::new();
+    while let Some(written) = writers.join_next().await {
+        open.push(written?.context("send bytes")?);
     }
     let mut last = start;
-    let mut writers = Vec::new();
-    while let Some(done) = tasks.join_next().await {
-        let (at, writer) = done?.context("send bytes")?;
-        last = last.max(at);
-        writers.extend(writer);
+    while let Some(arrival) = readers.join_next().await {
+        last = last.max(arrival?.context("receive bytes")?);
     }
-    let last_ms = last.duration_since(start).as_secs_f64() * 1000.0;
+    let last_ms = milliseconds(last - start);
     Ok(Loopback { last_ms, cpu_seconds: own.cpu()? - before })
 }
 

@@ -36,6 +36,7 @@ mod server;
 mod shape;
 mod shared;
 mod soak;
+mod socket;
 mod state_comparison;
 mod statistics;
 mod storm;

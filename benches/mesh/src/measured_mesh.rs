@@ -39,8 +39,6 @@ pub(crate) struct Setup {
     pub(crate) starts: usize,
     /// Proxies keep digests of the content they hold.
     pub(crate) digests: bool,
-    /// The proxies run at the lowest priority.
-    pub(crate) background: bool,
     /// The server serves webhooks, with the default templates of the injector.
     pub(crate) webhooks: bool,
     /// Further variables of the server's environment.
@@ -59,7 +57,6 @@ impl Setup {
             api_proxy: false,
             starts: 1,
             digests: false,
-            background: false,
             webhooks: false,
             environment: Vec::new(),
         }
@@ -149,9 +146,6 @@ impl MeasuredMesh {
             digests: setup.digests,
         };
         let mut fleet = Fleet::new(shape, group.clone(), server.address)?;
-        if setup.background {
-            fleet.run_in_background()?;
-        }
         let fresh = fleet.fresh();
         let timeout = Duration::from_secs(measure.timeout.max(300));
         let mut connect = connect::connect("connect", &mut fleet, fresh, &server, timeout, connect::QUIET).await?;

@@ -29,7 +29,6 @@ pub(crate) async fn run(arguments: &RunArguments) -> Result<()> {
         api_proxy: false,
         starts: arguments.starts,
         digests: false,
-        background: false,
         webhooks: false,
         environment: Vec::new(),
     };

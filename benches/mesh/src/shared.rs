@@ -14,6 +14,7 @@ use crate::change_tracker::ChangeTracker;
 use crate::held_versions::Dictionary;
 use crate::messages::RecentRequests;
 use crate::scan::{TYPES, Type};
+use crate::socket::Clock;
 
 /// Received messages and bytes.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
@@ -57,7 +58,7 @@ pub(crate) struct Shared {
     pub(crate) dictionaries: [Arc<Dictionary>; TYPES],
     pub(crate) recent: RecentRequests,
     pub(crate) address: RwLock<SocketAddr>,
-    pub(crate) epoch: Instant,
+    pub(crate) clock: Clock,
     pub(crate) tracker: RwLock<Option<Arc<ChangeTracker>>>,
     pub(crate) arrived: Notify,
     pub(crate) messages: AtomicU64,
@@ -78,11 +79,11 @@ pub(crate) struct Shared {
 impl Shared {
     /// Nanoseconds of the fleet's clock, never 0.
     pub(crate) fn now(&self) -> u64 {
-        self.at(Instant::now())
+        self.clock.now()
     }
 
     pub(crate) fn at(&self, instant: Instant) -> u64 {
-        u64::try_from(instant.saturating_duration_since(self.epoch).as_nanos()).unwrap_or(u64::MAX).max(1)
+        self.clock.at(instant)
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -127,9 +128,9 @@ impl Shared {
         self.tracker.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    /// Records which expectations of a change a proxy meets.
-    pub(crate) fn arrived(&self, tracker: &ChangeTracker, proxy: usize, meets: u64) {
-        if tracker.record(proxy, meets, self.now()) {
+    /// Records which expectations of a change a proxy meets, with a response whose last bytes arrived at that time.
+    pub(crate) fn arrived(&self, tracker: &ChangeTracker, proxy: usize, meets: u64, time: u64) {
+        if tracker.record(proxy, meets, time) {
             self.arrived.notify_one();
         }
     }

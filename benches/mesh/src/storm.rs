@@ -89,8 +89,6 @@ async fn rush(mesh: &mut MeasuredMesh, arguments: &RunArguments, timeout: Durati
     ensure!(!sidecars.is_empty(), "the storm `rush` needs pods beside the {first} whose proxies are connected");
     let group = ProxyGroup { sidecars, gateways: 0, waypoints: 0, ztunnels: 0, ..mesh.group.clone() };
     let mut fleet = Fleet::new(&shape, group, mesh.server.address)?;
-    // The work of connecting proxies must not delay the measurement of the others.
-    fleet.run_in_background()?;
     let (mut beside, mut number) = (changes_before_storm(mesh).await?, QUIET_ROUNDS);
     let clients = fleet.fresh();
     let all = clients.len();

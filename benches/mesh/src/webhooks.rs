@@ -68,7 +68,7 @@ pub(crate) async fn run(arguments: &WebhookArguments) -> Result<bool> {
     let setup = Setup::started(arguments.started.shape.shape()?, arguments.proxies, &arguments.started.sluiced);
     // With a directory, the authority of the server is in a file.
     let measure = MeasureOptions { driver: Driver::Directory, ..arguments.started.measure.clone() };
-    let mut mesh = MeasuredMesh::open(&Setup { background: true, webhooks: true, ..setup }, &measure).await?;
+    let mut mesh = MeasuredMesh::open(&Setup { webhooks: true, ..setup }, &measure).await?;
     let options = mesh.server_options.as_ref().context("the server was started here")?;
     let threads = client_threads()?;
     // The client gets its threads where it is made.
