@@ -194,6 +194,10 @@ pub(crate) struct MeasureOptions {
     /// Proxies subscribe to the virtual hosts of route tables one by one (VHDS). A started server has VHDS enabled.
     #[arg(long)]
     pub(crate) virtual_hosts: bool,
+    /// Sidecars request the clusters of so many services on demand (ODCDS), and receive no other clusters that only routes send to. A
+    /// started server has ODCDS enabled. Only with `--changes none`: other changes do not concern all proxies then.
+    #[arg(long, value_name = "SERVICES")]
+    pub(crate) on_demand_clusters: Option<usize>,
     /// Flow-control window of each proxy's stream and connection, in KiB. The default is Envoy's. With thousands of
     /// proxies of a large mesh, a smaller window saves memory of this tool.
     #[arg(long, value_name = "KIB", default_value_t = 16 << 10, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]

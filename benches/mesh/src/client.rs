@@ -60,6 +60,8 @@ pub(crate) struct SimulatedProxy {
     certificate: Option<HeaderValue>,
     /// The types that it requests before it has received anything.
     first: &'static [Type],
+    /// The clusters that it needs, if it requests clusters on demand.
+    pub(crate) clusters_on_demand: Vec<String>,
     held: [HeldVersions; TYPES],
     /// State of the world: the version of each type.
     versions: [String; TYPES],
@@ -75,7 +77,8 @@ impl SimulatedProxy {
         dictionaries: &[Arc<Dictionary>; TYPES],
     ) -> Self {
         let held = dictionaries.clone().map(HeldVersions::new);
-        Self { number, pace: Pace::Prompt, node, certificate, first, held, versions: Default::default() }
+        let (clusters_on_demand, versions) = Default::default();
+        Self { number, pace: Pace::Prompt, node, certificate, first, clusters_on_demand, held, versions }
     }
 
     /// The versions it holds of a type.
@@ -160,7 +163,8 @@ async fn stream(client: &mut SimulatedProxy, shared: &Shared) -> Result<()> {
     let arrival = socket.last_arrival();
     // Used once: a stream that ends opens another connection.
     let mut socket = Some(TokioIo::new(socket));
-    let connector = service_fn(move |_: Uri| ready(socket.take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))));
+    let connector =
+        service_fn(move |_: Uri| ready(socket.take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))));
     let mut channel = endpoint.connect_with_connector(connector).await?;
     let (requests, messages) = mpsc::unbounded_channel();
     let call = client.call(shared.protocol, messages)?;
@@ -422,7 +426,8 @@ impl<'a> Stream<'a> {
 
     /// Whether LDS can be requested: Envoy requests it after the clusters and their assignments have arrived.
     fn can_request_listeners(&self) -> bool {
-        let clusters = self.answered[Type::Cds as usize] && self.client.held[Type::Eds as usize].is_complete();
+        let is_complete = |kind: Type| self.client.held[kind as usize].is_complete();
+        let clusters = self.answered[Type::Cds as usize] && is_complete(Type::Cds) && is_complete(Type::Eds);
         clusters && !self.requested[Type::Lds as usize]
     }
 }
@@ -445,6 +450,12 @@ impl Stream<'_> {
             };
             let mut subscribe = SubscribeFields::default();
             held.names().filter(is_subscribed).for_each(|name| subscribe.add(name));
+            if kind == Type::Cds && !self.client.clusters_on_demand.is_empty() {
+                subscribe.add("*");
+                if is_reconnect {
+                    self.client.clusters_on_demand.iter().for_each(|name| subscribe.add(name));
+                }
+            }
             if !kind.is_wildcard() && subscribe.is_empty() {
                 continue;
             }
@@ -507,9 +518,29 @@ impl Stream<'_> {
             let request = DeltaRequest { type_url: next.url().into(), unsubscribe, ..Default::default() };
             self.send(request.with(&subscribe, std::iter::empty()));
         }
+        if kind == Type::Cds {
+            self.request_clusters_on_demand();
+        }
         if self.can_request_listeners() {
             self.requested[Type::Lds as usize] = true;
             self.send(DeltaRequest { type_url: Type::Lds.url().into(), ..Default::default() }.encode_to_vec());
+        }
+    }
+}
+
+/// Clusters on demand.
+impl Stream<'_> {
+    /// Requests the clusters that the proxy needs, after it has those that are sent to all.
+    fn request_clusters_on_demand(&mut self) {
+        let mut subscribe = SubscribeFields::default();
+        for name in &self.client.clusters_on_demand {
+            if self.client.held[Type::Cds as usize].subscribe(name).is_some() {
+                subscribe.add(name);
+            }
+        }
+        if !subscribe.is_empty() {
+            let request = DeltaRequest { type_url: Type::Cds.url().into(), ..Default::default() };
+            self.send(request.with(&subscribe, std::iter::empty()));
         }
     }
 }

@@ -43,6 +43,8 @@ pub(crate) struct ProxyGroup {
     pub(crate) protocol: AdsProtocol,
     /// They subscribe to virtual hosts one by one (VHDS).
     pub(crate) by_virtual_host: bool,
+    /// Sidecars request the clusters of so many services on demand (ODCDS).
+    pub(crate) on_demand_clusters: Option<usize>,
     /// Flow-control window of each, in bytes.
     pub(crate) window: u32,
     /// They keep digests of the content they hold. Hashing takes time.
@@ -70,6 +72,7 @@ impl ProxyGroup {
 /// The simulated proxies.
 pub(crate) struct Fleet {
     pub(crate) shared: Arc<Shared>,
+    shape: Shape,
     group: ProxyGroup,
     nodes: Vec<Arc<Node>>,
     tasks: Vec<JoinHandle<SimulatedProxy>>,
@@ -91,7 +94,11 @@ impl Fleet {
     pub(crate) fn new(shape: &Shape, group: ProxyGroup, address: SocketAddr) -> anyhow::Result<Self> {
         let proxies = group.len();
         let nodes = (0..proxies).map(|proxy| {
-            let node = nodes::node(shape, group.role(proxy), group.by_virtual_host);
+            let role = group.role(proxy);
+            let mut node = nodes::node(shape, role, group.by_virtual_host);
+            if group.on_demand_clusters.is_some() && matches!(role, Role::Sidecar(_)) {
+                node["metadata"]["ON_DEMAND_CLUSTERS"] = "true".into();
+            }
             Ok(Arc::new(sluice_proto::json::decode::<Node>(&node)?.message))
         });
         let shared = Shared {
@@ -116,6 +123,7 @@ impl Fleet {
         Ok(Self {
             shared: Arc::new(shared),
             nodes: nodes.collect::<anyhow::Result<_>>()?,
+            shape: *shape,
             group,
             tasks: Vec::new(),
             stops: Vec::new(),
@@ -159,9 +167,20 @@ impl Fleet {
             let is_gateway = matches!(role, Role::Gateway(_));
             let certificate = is_gateway.then(|| HeaderValue::from_static(gateway::CERTIFICATE));
             let first = if matches!(role, Role::Ztunnel(_)) { ZTUNNEL_TYPES } else { ENVOY_TYPES };
-            SimulatedProxy::new(number, node.clone(), certificate, first, &self.shared.dictionaries)
+            let mut client = SimulatedProxy::new(number, node.clone(), certificate, first, &self.shared.dictionaries);
+            if let (Role::Sidecar(sidecar), Some(services)) = (role, self.group.on_demand_clusters) {
+                client.clusters_on_demand = self.needed_clusters(sidecar, services);
+            }
+            client
         };
         self.nodes.iter().enumerate().map(client).collect()
+    }
+
+    /// The clusters that a sidecar needs: those of so many services from its own on.
+    fn needed_clusters(&self, sidecar: usize, services: usize) -> Vec<String> {
+        let (own, _) = self.shape.proxy(sidecar);
+        let numbers = (0..services).map(|next| (own.number + next) % self.shape.services);
+        numbers.map(|number| self.shape.service(number).cluster()).collect()
     }
 
     /// Ends all streams; returns the proxies with the versions they hold.

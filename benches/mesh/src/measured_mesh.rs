@@ -99,6 +99,10 @@ impl MeasuredMesh {
             !measure.virtual_hosts || measure.protocol == AdsProtocol::Delta,
             "--virtual-hosts needs --protocol delta"
         );
+        ensure!(
+            measure.on_demand_clusters.is_none() || measure.protocol == AdsProtocol::Delta,
+            "--on-demand-clusters needs --protocol delta"
+        );
         ensure!(shape.ztunnels == 0 || measure.protocol == AdsProtocol::Delta, "--ztunnels needs --protocol delta");
         let machine = Machine::this();
         let directory = tempfile::tempdir().context("make a directory")?;
@@ -119,6 +123,7 @@ impl MeasuredMesh {
                     directory: directory.path().to_owned(),
                     arguments: measure.server_arguments.clone(),
                     virtual_hosts: measure.virtual_hosts,
+                    on_demand_clusters: measure.on_demand_clusters.is_some(),
                     webhooks: setup.webhooks,
                     log: None,
                     environment: environment(setup),
@@ -142,6 +147,7 @@ impl MeasuredMesh {
             ztunnels: shape.ztunnels,
             protocol: measure.protocol,
             by_virtual_host: measure.virtual_hosts,
+            on_demand_clusters: measure.on_demand_clusters,
             window: measure.window.saturating_mul(1024),
             digests: setup.digests,
         };

@@ -41,6 +41,8 @@ pub(crate) struct ServerOptions {
     pub(crate) arguments: Vec<String>,
     /// VHDS is enabled.
     pub(crate) virtual_hosts: bool,
+    /// ODCDS is enabled.
+    pub(crate) on_demand_clusters: bool,
     /// It serves webhooks over TLS. Pods are injected by the chart's templates.
     pub(crate) webhooks: bool,
     /// The file that its log is written to; one in `directory` if none.
@@ -123,6 +125,9 @@ impl Server {
         command.env("TRUSTED_GATEWAY_CIDR", "127.0.0.0/8");
         if server_options.virtual_hosts {
             command.env("SLUICE_VHDS", "true");
+        }
+        if server_options.on_demand_clusters {
+            command.env("SLUICE_ON_DEMAND_CLUSTERS", "true");
         }
         let https = server_options.webhooks.then_some(https);
         if server_options.webhooks {
