@@ -97,6 +97,7 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
         gateway_api: config.features.gateway_api_options(),
         reviews_secrets: reads_cluster(config),
         virtual_hosts: config.features.virtual_hosts,
+        on_demand_clusters: config.features.on_demand_clusters,
     }
 }
 

@@ -7,6 +7,7 @@ mod debug;
 mod fixture;
 mod identity;
 mod login;
+mod on_demand_clusters;
 mod random;
 mod rules;
 mod socket;

@@ -135,6 +135,19 @@ pub(crate) async fn always(mesh: &Mesh, from: &str, call: &AppRequest, times: us
     Ok(())
 }
 
+/// Waits until every response is the expected one. Other responses are possible while there is no route.
+pub(crate) async fn until_stable(mesh: &Mesh, from: &str, call: &AppRequest, expected: &str) -> Result<()> {
+    eventually(mesh, from, call, expected).await?;
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        match always(mesh, from, call, 10, expected).await {
+            Err(error) if Instant::now() > deadline => return Err(error),
+            Err(_) => {}
+            Ok(()) => return Ok(()),
+        }
+    }
+}
+
 /// Sends that many requests, some concurrently; returns how often each application responded.
 pub(crate) async fn count(mesh: &Mesh, from: &str, call: &AppRequest, times: usize) -> Result<BTreeMap<String, usize>> {
     let pod = mesh.pods.pod(from);

@@ -9,7 +9,7 @@ use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::family;
-use crate::requests::{Host, TIMEOUT, always, eventually, until, until_counted};
+use crate::requests::{Host, always, eventually, until, until_counted, until_stable};
 
 const TEA: Host = Host("tea", 1);
 const LATER: Host = Host("later", 2);
@@ -90,19 +90,6 @@ async fn changed_virtual_host(mesh: &Mesh) -> Result<()> {
     ensure!(hosts_after == hosts + 1, "its virtual host is sent once: {hosts} updates before, {hosts_after} after");
     ensure!(updates(mesh, "whole", "80").await?.0 > tables_whole, "the complete table is sent");
     Ok(())
-}
-
-/// Waits until every response is the expected one. Other responses are possible while there is no route.
-async fn until_stable(mesh: &Mesh, from: &str, call: &AppRequest, expected: &str) -> Result<()> {
-    eventually(mesh, from, call, expected).await?;
-    let deadline = std::time::Instant::now() + TIMEOUT;
-    loop {
-        match always(mesh, from, call, 10, expected).await {
-            Err(error) if std::time::Instant::now() > deadline => return Err(error),
-            Err(_) => {}
-            Ok(()) => return Ok(()),
-        }
-    }
 }
 
 async fn added_and_removed_hosts(mesh: &Mesh) -> Result<()> {

@@ -5,6 +5,7 @@
 mod alpn;
 mod certificate_provider;
 mod compliance;
+mod config_source;
 mod endpoint_picker;
 mod filter;
 mod filter_config;
@@ -25,6 +26,7 @@ pub mod listener_settings;
 pub mod name;
 pub mod name_table;
 pub mod proxy_metadata;
+pub mod references;
 pub mod route;
 pub mod sds;
 pub mod secret;

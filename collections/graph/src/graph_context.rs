@@ -28,7 +28,7 @@ use crate::outputs::name_tables::{self, NameTableInputs};
 use crate::outputs::patched::{self, PatchedInputs};
 use crate::outputs::routes::{self, RouteInputs};
 use crate::outputs::secrets::{self, SecretInputs, ServableSecrets};
-use crate::outputs::{Outputs, addresses, trust_bundle, vhds};
+use crate::outputs::{Outputs, addresses, on_demand_clusters, trust_bundle, vhds};
 use crate::proxies::attached::Attachments;
 use crate::proxies::envoy_filters::Patches;
 use crate::proxies::policies::{PolicyIndex, PolicyInputs};
@@ -166,6 +166,9 @@ impl<'s> GraphContext<'s> {
         let inputs = PatchedInputs { programs, merged_gateways: &self.routers.merged };
         patched::derive_patched(&inputs, &layers, &patchable, &mut outputs);
         extension_configs::derive_extension_configs(&self.extension_config_inputs(), &mut outputs);
+        if self.options.on_demand_clusters {
+            on_demand_clusters::split_clusters(&mut outputs);
+        }
         if self.options.virtual_hosts {
             vhds::split_route_tables(&mut outputs);
         }

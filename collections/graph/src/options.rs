@@ -83,6 +83,8 @@ pub struct GraphOptions {
     pub reviews_secrets: bool,
     /// Proxies that support it get virtual hosts by VHDS, not in route tables (`SLUICE_VHDS`).
     pub virtual_hosts: bool,
+    /// Proxies that support it get the clusters that only routes refer to on demand (`SLUICE_ON_DEMAND_CLUSTERS`).
+    pub on_demand_clusters: bool,
 }
 
 /// Which taint is removed from nodes, and when.
@@ -149,6 +151,7 @@ impl Default for GraphOptions {
             gateway_api: GatewayApiOptions::default(),
             reviews_secrets: false,
             virtual_hosts: false,
+            on_demand_clusters: false,
         }
     }
 }

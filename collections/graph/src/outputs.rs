@@ -14,6 +14,7 @@ pub(crate) mod extension_configs;
 pub(crate) mod layers;
 pub(crate) mod listeners;
 pub(crate) mod name_tables;
+pub(crate) mod on_demand_clusters;
 pub(crate) mod patched;
 pub(crate) mod routes;
 pub(crate) mod secrets;

@@ -5,6 +5,7 @@ use sluice_model::{Proxy, ProxyKey, ProxyType, ResourceType, Scope, Text};
 
 use crate::outputs::endpoints::self_discovery::ReplicaGroup;
 use crate::outputs::layers::{LayerInputs, LayerReader};
+use crate::outputs::on_demand_clusters;
 use crate::proxies::envoy_filters::PatchSet;
 use crate::traffic::pull_secrets::PullAccess;
 use crate::traffic::secrets::{SecretAccess, SecretLayer};
@@ -51,6 +52,11 @@ pub(crate) fn derive_scopes<'s>(inputs: &ScopeInputs<'_, 's>) -> Collection<'s, 
             }
             if let Some(patches) = cx.get(&patches, key) {
                 patches.add_layers(&mut layers);
+            }
+            if proxy.on_demand_clusters
+                && let Some(clusters) = layers.get_mut(&ResourceType::Cluster)
+            {
+                on_demand_clusters::add_layers(clusters);
             }
             if proxy.virtual_hosts {
                 let of_tables = layers.get(&ResourceType::Route).cloned().unwrap_or_default();

@@ -19,6 +19,7 @@ mod large;
 mod multi_cluster;
 mod names;
 mod networks;
+mod on_demand_clusters;
 mod policies;
 mod registry;
 mod routes;

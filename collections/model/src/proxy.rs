@@ -195,6 +195,9 @@ pub struct Proxy {
     pub self_discovery: bool,
     /// It subscribes to single virtual hosts of route tables (`VHDS` in its metadata).
     pub virtual_hosts: bool,
+    /// It subscribes to the clusters of routes when it needs them (`ON_DEMAND_CLUSTERS` in its metadata).
+    #[serde(default)]
+    pub on_demand_clusters: bool,
     /// Port of the HTTP proxy listener (`HTTP_PROXY_PORT`), 0 if none.
     pub http_proxy_port: u16,
     /// Container ports by `POD_PORTS`: (name, number, protocol).

@@ -100,6 +100,23 @@ pub struct Layer {
     pub profile: Text,
 }
 
+/// How the profile of a layer begins whose resources a client has to name.
+const ON_DEMAND: &str = "on-demand:";
+
+impl Layer {
+    /// The layer for resources beside those of this one: a client receives them only if it subscribes to their names.
+    #[must_use]
+    pub fn on_demand(&self) -> Self {
+        Self { view: self.view.clone(), profile: format!("{ON_DEMAND}{}", self.profile).into() }
+    }
+
+    /// Whether a subscription to all resources leaves out those of this layer.
+    #[must_use]
+    pub fn is_on_demand(&self) -> bool {
+        self.profile.starts_with(ON_DEMAND)
+    }
+}
+
 impl fmt::Display for Layer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.view {

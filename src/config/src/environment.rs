@@ -190,6 +190,9 @@ pub struct Features {
     /// `SLUICE_VHDS`, experimental: delta clients whose metadata has `VHDS: "true"` receive virtual hosts as resources of
     /// their own, not in route tables.
     pub virtual_hosts: bool,
+    /// `SLUICE_ON_DEMAND_CLUSTERS`, experimental: delta clients whose metadata has `ON_DEMAND_CLUSTERS: "true"` receive the clusters
+    /// that only routes refer to when they name them (ODCDS).
+    pub on_demand_clusters: bool,
     /// `SLUICE_HTTP2_FRAMES`: split large HTTP/2 data frames of clients, which saves 8 KiB of memory for each connection.
     pub small_http2_frames: bool,
     /// `PILOT_REMOTE_CLUSTER_TIMEOUT`: longest time for which proxies wait until a remote cluster is read; zero is
@@ -374,6 +377,7 @@ impl Features {
             gateway_policies_by_selector: variables.flag("ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY", true),
             any_trust_domain: variables.flag("PILOT_SKIP_VALIDATE_TRUST_DOMAIN", false),
             virtual_hosts: variables.flag("SLUICE_VHDS", false),
+            on_demand_clusters: variables.flag("SLUICE_ON_DEMAND_CLUSTERS", false),
             small_http2_frames: variables.flag("SLUICE_HTTP2_FRAMES", true),
             jwks_skip_verify: variables.flag("JWKS_RESOLVER_INSECURE_SKIP_VERIFY", false),
             xds_auth: variables.flag("XDS_AUTH", true),

@@ -62,7 +62,7 @@ pub(crate) struct ScriptedClient {
     pub(crate) protocol: XdsProtocol,
     stream: AdsStream,
     node: Option<Node>,
-    /// The names of its subscriptions; `None` is the wildcard.
+    /// The names of its subscriptions, of which one may be `*`; `None` is the wildcard that an empty list means.
     pub(crate) wants: BTreeMap<ResourceType, Option<BTreeSet<String>>>,
     /// The resources it holds: version and bytes.
     pub(crate) holds: BTreeMap<ResourceType, BTreeMap<String, (String, Bytes)>>,
@@ -242,7 +242,8 @@ impl ScriptedClient {
                 let part = name.rsplit_once('/').filter(|_| kind == ResourceType::VirtualHost);
                 let is_in_subscribed_table =
                     |names: &BTreeSet<String>| part.is_some_and(|(whole, _)| names.contains(whole));
-                if on_demand || named.is_none_or(|names| names.contains(name) || is_in_subscribed_table(names)) {
+                let covers = |names: &BTreeSet<String>| names.contains("*") || names.contains(name);
+                if on_demand || named.is_none_or(|names| covers(names) || is_in_subscribed_table(names)) {
                     held.insert(name.clone(), (version.clone(), bytes.clone()));
                 }
             }

@@ -36,6 +36,7 @@ impl ProxyInput for RecordedProxies {
             istio_version: version,
             grpc: node.user_agent_name == "grpc",
             virtual_hosts: true,
+            on_demand_clusters: true,
             ..Proxy::default()
         })
     }
@@ -156,7 +157,11 @@ impl SessionFixture {
     }
 }
 
+/// The layer of that name. With `on-demand:` before it, the layer beside it whose resources a client has to name.
 pub(crate) fn layer(name: &str) -> Layer {
+    if let Some(name) = name.strip_prefix("on-demand:") {
+        return layer(name).on_demand();
+    }
     match name {
         "base" => Layer::default(),
         name => Layer { view: View::Namespace(name.into()), profile: Text::default() },

@@ -12,7 +12,9 @@ use super::fixture::{SIDECAR, SessionFixture};
 
 use ResourceType::{Cluster, Endpoint, Listener, Route};
 
-const LAYERS: [&str; 3] = ["own", "shared", "base"];
+const LAYERS: [&str; 4] = ["own", "shared", "base", ON_DEMAND];
+/// The layer of resources that a client has to name.
+const ON_DEMAND: &str = "on-demand:base";
 const KINDS: [ResourceType; 4] = [Cluster, Endpoint, Listener, Route];
 
 #[derive(Clone, Debug)]
@@ -42,14 +44,14 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let content = || prop_oneof![3 => (0u8..4).prop_map(Some), 1 => Just(None)];
     prop_oneof![
-        6 => (0usize..4, 0usize..3, 0u8..8, content()).prop_map(|(kind, layer, name, content)| Step::Set { kind, layer, name, content }),
+        6 => (0usize..4, 0usize..4, 0u8..8, content()).prop_map(|(kind, layer, name, content)| Step::Set { kind, layer, name, content }),
         4 => (0usize..3, 0u8..2, 0u8..6, content()).prop_map(|(layer, table, segment, content)| Step::Segment { layer, table, segment, content }),
         6 => Just(Step::Commit),
         1 => (0u8..6).prop_map(Step::Scope),
         8 => Just(Step::Receive),
         2 => Just(Step::ReceiveEndpoints),
         8 => prop::bool::weighted(0.1).prop_map(|reject| Step::Answer { reject }),
-        2 => (0usize..2, 0u8..8, 0u8..8).prop_map(|(kind, add, remove)| Step::Names { kind: if kind == 0 { 1 } else { 3 }, add, remove }),
+        3 => (0usize..3, 0u8..8, 0u8..8).prop_map(|(kind, add, remove)| Step::Names { kind: [0, 1, 3][kind], add, remove }),
         1 => Just(Step::Reconnect),
         1 => Just(Step::Wait),
     ]
@@ -71,10 +73,21 @@ fn scope(order: u8) -> Vec<&'static str> {
     }
 }
 
-fn run(protocol: XdsProtocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
+/// `on_demand`: the scope has a layer of resources that the client has to name, as it does for clusters.
+fn run(protocol: XdsProtocol, on_demand: bool, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let mesh = SessionFixture::new();
+    let scope = |order| {
+        let mut layers = scope(order);
+        layers.extend(on_demand.then_some(ON_DEMAND));
+        mesh.scope(SIDECAR, &layers);
+    };
+    scope(0);
+    mesh.commit();
     let mut client = ScriptedClient::connect(&mesh, protocol);
-    client.want_all(Cluster);
+    match on_demand {
+        true => client.want(Cluster, &["*"]),
+        false => client.want_all(Cluster),
+    }
     client.want(Endpoint, &["n0", "n1"]);
     client.want_all(Listener);
     client.want(Route, &["t0", "n3"]);
@@ -86,8 +99,13 @@ fn run(protocol: XdsProtocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
                 match content {
                     None => mesh.delete(kind, layer, &name),
                     Some(0) => mesh.put(kind, layer, &name, Some(Resource::Hidden)),
-                    Some(content) if kind == Cluster => mesh.cluster(layer, &name, &content.to_string()),
-                    Some(content) => mesh.set(kind, layer, &name, &message(&name, &content.to_string())),
+                    Some(content) => {
+                        let content = format!("{content} of {layer}");
+                        match kind {
+                            Cluster => mesh.cluster(layer, &name, &content),
+                            kind => mesh.set(kind, layer, &name, &message(&name, &content)),
+                        }
+                    }
                 }
             }
             Step::Segment { layer, table, segment, content } => {
@@ -101,7 +119,7 @@ fn run(protocol: XdsProtocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
                 mesh.segment(LAYERS[layer], &name, &if own { String::new() } else { format!("s{segment}") }, content);
             }
             Step::Commit => mesh.commit(),
-            Step::Scope(order) => mesh.scope(SIDECAR, &scope(order)),
+            Step::Scope(order) => scope(order),
             Step::Receive => {
                 client.receive();
             }
@@ -113,13 +131,18 @@ fn run(protocol: XdsProtocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
             }
             Step::Names { kind, add, remove } => {
                 let kind = KINDS[kind];
-                let (add, remove) = (name(kind, add), name(kind, remove));
+                if kind == Cluster && !on_demand {
+                    continue;
+                }
+                let add = name(kind, add);
+                // Envoy keeps the clusters that it has requested on demand.
+                let remove = if kind == Cluster { add.clone() } else { name(kind, remove) };
                 let wanted = client.wants[&kind].clone().unwrap_or_default();
                 // Names change only after the last response is acknowledged. At least one name stays.
                 let is_idle = client.unanswered.iter().all(|response| response.kind() != kind);
-                if is_idle && wanted.len() > 1 && add != remove {
+                if is_idle && (kind == Cluster || wanted.len() > 1 && add != remove) {
                     let add = (!wanted.contains(&add)).then_some(add.as_str());
-                    let remove = wanted.contains(&remove).then_some(remove.as_str());
+                    let remove = (kind != Cluster && wanted.contains(&remove)).then_some(remove.as_str());
                     client.change(kind, add.as_slice(), remove.as_slice());
                 }
             }
@@ -131,9 +154,9 @@ fn run(protocol: XdsProtocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
     client.settle();
     for kind in KINDS {
         let mut expect = mesh.current(SIDECAR, kind);
-        if let Some(names) = &client.wants[&kind] {
-            expect.retain(|name, _| names.contains(name));
-        }
+        let names = client.wants[&kind].clone().unwrap_or_else(|| BTreeSet::from(["*".to_owned()]));
+        let is_on_demand = |content: &Bytes| String::from_utf8_lossy(content).contains(ON_DEMAND);
+        expect.retain(|name, content| names.contains(name) || names.contains("*") && !is_on_demand(content));
         let mut holds: BTreeMap<String, Bytes> =
             client.holds[&kind].iter().map(|(name, (_, bytes))| (name.clone(), bytes.clone())).collect();
         if protocol == XdsProtocol::Sotw && !kind.is_wildcard() {
@@ -220,12 +243,17 @@ proptest! {
 
     #[test]
     fn a_delta_client_ends_with_what_its_scope_has(steps in prop::collection::vec(step(), 1..120)) {
-        run(XdsProtocol::Delta, steps)?;
+        run(XdsProtocol::Delta, false, steps)?;
+    }
+
+    #[test]
+    fn a_client_ends_with_what_its_scope_has_and_it_has_named(steps in prop::collection::vec(step(), 1..120)) {
+        run(XdsProtocol::Delta, true, steps)?;
     }
 
     #[test]
     fn a_state_of_the_world_client_ends_with_what_its_scope_has(steps in prop::collection::vec(step(), 1..120)) {
-        run(XdsProtocol::Sotw, steps)?;
+        run(XdsProtocol::Sotw, false, steps)?;
     }
 
     #[test]

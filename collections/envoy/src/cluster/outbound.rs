@@ -1,16 +1,11 @@
 //! Clusters of a service port: one for the service and one per subset of its rule.
 
-use std::time::Duration;
-
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::cluster::v3::cluster::common_lb_config::LocalityConfigSpecifier;
 use envoy_types::pb::envoy::config::cluster::v3::cluster::{
     CommonLbConfig, DiscoveryType, DnsLookupFamily, EdsClusterConfig, LbConfig, LbPolicy, OriginalDstLbConfig,
 };
-use envoy_types::pb::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
-use envoy_types::pb::envoy::config::core::v3::{
-    AggregatedConfigSource, ApiVersion, ConfigSource, HealthStatus, HealthStatusSet, TypedExtensionConfig,
-};
+use envoy_types::pb::envoy::config::core::v3::{HealthStatus, HealthStatusSet, TypedExtensionConfig};
 use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use envoy_types::pb::envoy::extensions::network::dns_resolver::cares::v3::CaresDnsResolverConfig;
 use sluice_model::{
@@ -25,6 +20,7 @@ use super::tls::{IsServed, TlsInputs, apply_proxy_protocol, apply_tls};
 use super::traffic_policy::{apply_connection_pool, apply_h2_upgrade, with_defaults};
 use super::{ClusterProfile, ClusterSettings, dynamic_dns, metadata};
 use crate::address::dns_family;
+use crate::config_source::ads_source;
 use crate::endpoint_picker::override_host_policy;
 use crate::name::{outbound_cluster, sni_cluster, stat_prefix as delimited};
 use crate::stat_name::StatNameValues;
@@ -294,13 +290,5 @@ pub(super) fn finish(draft: &mut Draft, profile: &ClusterProfile, settings: &Clu
 
 /// EDS over ADS. The proxy waits for the endpoints without a timeout.
 pub(super) fn eds(name: &str) -> EdsClusterConfig {
-    EdsClusterConfig {
-        service_name: name.to_owned(),
-        eds_config: Some(ConfigSource {
-            initial_fetch_timeout: Some(duration(Duration::ZERO)),
-            resource_api_version: ApiVersion::V3 as i32,
-            config_source_specifier: Some(ConfigSourceSpecifier::Ads(AggregatedConfigSource::default())),
-            ..ConfigSource::default()
-        }),
-    }
+    EdsClusterConfig { service_name: name.to_owned(), eds_config: Some(ads_source()) }
 }

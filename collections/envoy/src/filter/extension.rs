@@ -1,19 +1,15 @@
 //! Filters of extensions (T05): Wasm modules by ECDS, Lua scripts inline.
 
-use std::time::Duration;
-
-use envoy_types::pb::envoy::config::core::v3::{
-    AggregatedConfigSource, ApiVersion, ConfigSource, DataSource, ExtensionConfigSource,
-    config_source::ConfigSourceSpecifier, data_source::Specifier,
-};
+use envoy_types::pb::envoy::config::core::v3::{DataSource, ExtensionConfigSource, data_source::Specifier};
 use envoy_types::pb::envoy::config::listener::v3::{Filter, filter};
 use envoy_types::pb::envoy::extensions::filters::http::lua::v3::Lua;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{HttpFilter, http_filter};
 use sluice_model::{ExtensionPhase, Text};
 
+use crate::config_source::ads_source;
 use crate::listener_settings::{ListenerClass, ListenerExtension, ListenerSettings};
 use crate::security::PolicySteps;
-use crate::wire::{any, duration};
+use crate::wire::any;
 
 /// The phases, in the order of the filter chain.
 const PHASES: [ExtensionPhase; 4] =
@@ -91,12 +87,7 @@ fn lua(script: &Text) -> Lua {
 /// An ECDS filter. The listener waits for its configuration, because it may protect the application.
 fn discovery(types: &[&str]) -> ExtensionConfigSource {
     ExtensionConfigSource {
-        config_source: Some(ConfigSource {
-            config_source_specifier: Some(ConfigSourceSpecifier::Ads(AggregatedConfigSource::default())),
-            initial_fetch_timeout: Some(duration(Duration::ZERO)),
-            resource_api_version: ApiVersion::V3 as i32,
-            ..ConfigSource::default()
-        }),
+        config_source: Some(ads_source()),
         type_urls: types.iter().map(|name| format!("type.googleapis.com/{name}")).collect(),
         ..ExtensionConfigSource::default()
     }

@@ -1,9 +1,8 @@
 //! HTTP connection managers (N08).
 
 use envoy_types::pb::envoy::config::core::v3::{
-    AggregatedConfigSource, ApiVersion, ConfigSource, Http1ProtocolOptions, Http2ProtocolOptions, Http3ProtocolOptions,
-    HttpProtocolOptions, KeepaliveSettings, TypedExtensionConfig,
-    config_source::ConfigSourceSpecifier,
+    Http1ProtocolOptions, Http2ProtocolOptions, Http3ProtocolOptions, HttpProtocolOptions, KeepaliveSettings,
+    TypedExtensionConfig,
     http_protocol_options::HeadersWithUnderscoresAction,
     http1_protocol_options::{HeaderKeyFormat, header_key_format::HeaderFormat},
 };
@@ -27,6 +26,7 @@ use super::access_log::{http_access_logs, tunnel_access_logs};
 use super::http_chain::{HttpChain, RouteSource};
 use super::http_filters::http_filters;
 use super::tracing::tracing;
+use crate::config_source::ads_source;
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::wire::{any, boolean, duration, uint32};
 
@@ -121,15 +121,9 @@ pub(crate) fn build_tunnel_manager(
 fn routes(routes: &RouteSource) -> RouteSpecifier {
     match routes {
         RouteSource::Inline(config) => RouteSpecifier::RouteConfig((**config).clone()),
-        RouteSource::Named(name) => RouteSpecifier::Rds(Rds {
-            config_source: Some(ConfigSource {
-                config_source_specifier: Some(ConfigSourceSpecifier::Ads(AggregatedConfigSource::default())),
-                initial_fetch_timeout: Some(duration(Duration::ZERO)),
-                resource_api_version: ApiVersion::V3 as i32,
-                ..ConfigSource::default()
-            }),
-            route_config_name: name.clone(),
-        }),
+        RouteSource::Named(name) => {
+            RouteSpecifier::Rds(Rds { config_source: Some(ads_source()), route_config_name: name.clone() })
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use envoy_types::pb::envoy::extensions::filters::http::{
     grpc_stats::v3::{FilterConfig as GrpcStats, filter_config::PerMethodStatSpecifier},
     grpc_web::v3::GrpcWeb,
     header_mutation::v3::{HeaderMutation, Mutations},
+    on_demand::v3::{OnDemand, OnDemandCds},
     router::v3::Router,
 };
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter;
@@ -17,6 +18,7 @@ use sluice_model::{ExtensionPhase, Protocol, ProxyType};
 use super::extension::Extensions;
 use super::http_chain::HttpChain;
 use super::{istio, session, stats};
+use crate::config_source::ads_source;
 use crate::endpoint_picker::picker_filter;
 use crate::filter_config::{CORS, FAULT, ROUTER, http_filter};
 use crate::filter_state::{LOCAL_PRINCIPAL, PEER_PRINCIPAL};
@@ -30,6 +32,10 @@ pub(super) fn http_filters(settings: &ListenerSettings, chain: &HttpChain) -> Ve
     let waypoint = profile.proxy_type == ProxyType::Waypoint;
     let headers = settings.config().proxy_headers.as_ref();
     let mut filters = Vec::new();
+    if profile.on_demand_clusters && chain.class != ListenerClass::Inbound {
+        // When the cluster has arrived, Envoy begins the chain again, so no other filter may have seen the request.
+        filters.push(on_demand_filter());
+    }
     // The peer of a tunnel is found by its address in the listener that terminates the tunnel.
     if profile.has(HTTP_METADATA_EXCHANGE) && !waypoint && !settings.in_tunnel {
         // Only outbound traffic of sidecars supports headers limited to the mesh; the HTTP proxy listener does not.
@@ -109,6 +115,12 @@ fn client_identity() -> HttpFilter {
         ..HeaderMutation::default()
     };
     http_filter("istio.waypoint.xfcc_client_identity", any(&config))
+}
+
+/// The filter that holds a request for an unknown cluster until that has arrived.
+fn on_demand_filter() -> HttpFilter {
+    let odcds = OnDemandCds { source: Some(ads_source()), ..OnDemandCds::default() };
+    http_filter("envoy.filters.http.on_demand", any(&OnDemand { odcds: Some(odcds) }))
 }
 
 fn grpc_stats() -> HttpFilter {

@@ -92,6 +92,8 @@ pub struct ListenerProfile {
     pub east_west: bool,
     /// Whether it is a gateway that sends to other networks by two tunnels. Waypoints have the listeners for these in any case.
     pub double_tunnel: bool,
+    /// Whether it requests the clusters of routes when it needs them.
+    pub on_demand_clusters: bool,
     /// It is a gRPC client or server without an Envoy.
     pub grpc: bool,
     /// It is a gRPC server whose label `security.istio.io/tlsMode` states that it accepts mutual TLS.
@@ -149,6 +151,7 @@ impl ListenerProfile {
             no_hashable_text: (waypoint || double_tunnel) && lacks_hashable_text(&proxy.istio_version),
             east_west: waypoint && label::is_east_west(&proxy.labels),
             double_tunnel,
+            on_demand_clusters: proxy.on_demand_clusters,
             grpc: false,
             grpc_mtls: false,
         }

@@ -1,16 +1,13 @@
 //! Route configurations without their virtual hosts.
 
-use std::time::Duration;
-
 use bytes::{BufMut as _, Bytes, BytesMut};
-use envoy_types::pb::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
-use envoy_types::pb::envoy::config::core::v3::{AggregatedConfigSource, ApiVersion, ConfigSource};
 use envoy_types::pb::envoy::config::route::v3::{RouteConfiguration, Vhds};
 use envoy_types::pb::google::protobuf::BoolValue;
 use prost::encoding::{decode_varint, encode_varint};
 use sluice_proto::wire::put_field;
 
-use crate::wire::{duration, encode, uint32};
+use crate::config_source::ads_source;
+use crate::wire::{encode, uint32};
 
 /// Kind of a route configuration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -40,13 +37,7 @@ pub fn build_header(name: &str, kind: TableKind) -> RouteConfiguration {
 /// An encoded route configuration without virtual hosts, which makes the proxy request them by VHDS.
 #[must_use]
 pub fn by_virtual_host(header: &[u8]) -> Bytes {
-    let config_source = ConfigSource {
-        config_source_specifier: Some(ConfigSourceSpecifier::Ads(AggregatedConfigSource::default())),
-        initial_fetch_timeout: Some(duration(Duration::ZERO)),
-        resource_api_version: ApiVersion::V3.into(),
-        ..ConfigSource::default()
-    };
-    let vhds = Some(Vhds { config_source: Some(config_source) });
+    let vhds = Some(Vhds { config_source: Some(ads_source()) });
     // In protobuf, the concatenation of two encoded messages is their merged message.
     let rest = encode(&RouteConfiguration { vhds, ..RouteConfiguration::default() });
     [header, &rest].concat().into()

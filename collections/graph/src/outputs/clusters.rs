@@ -47,6 +47,8 @@ struct OutboundProfile {
     client: Option<EndpointClient>,
     /// For proxies with a server of TLS mode AUTO_PASSTHROUGH.
     passing: bool,
+    /// For proxies that request the clusters of routes when they need them.
+    on_demand: bool,
 }
 
 impl OutboundProfile {
@@ -59,13 +61,15 @@ impl OutboundProfile {
             double_tunnel: false,
             ..ClusterProfile::of(proxy)
         };
-        Self { cluster, client: tier.map(|tier| EndpointClient::of(proxy, tier)), passing: false }
+        let client = tier.map(|tier| EndpointClient::of(proxy, tier));
+        Self { cluster, client, passing: false, on_demand: proxy.on_demand_clusters }
     }
 
     /// The profile for the clusters that a router selects by server name.
     fn passing_through(proxy: &Proxy, tier: Option<Tier>) -> Self {
         let plain = Self::of(proxy, tier);
-        Self { client: plain.client.map(EndpointClient::passing_through), passing: true, ..plain }
+        // Listeners refer to these.
+        Self { client: plain.client.map(EndpointClient::passing_through), passing: true, on_demand: false, ..plain }
     }
 }
 

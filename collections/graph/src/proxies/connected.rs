@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sluice_engine::{Collection, Context, Dep};
 use sluice_envoy::endpoint::other_networks;
-use sluice_model::{Locality, Node, ObjectKey, Pod, Proxy, ProxyKey, Text};
+use sluice_model::{Locality, Node, ObjectKey, Pod, Proxy, ProxyKey, ProxyType, Text};
 
 use super::sidecar_choice::{SidecarChoice, SidecarHeads};
 use crate::inputs::ObjectCollections;
@@ -76,6 +76,8 @@ pub(crate) fn derive_proxies<'s>(
             let node = node.unwrap_or_else(|| proxy.node_name.clone());
             proxy.labels = with_topology(&proxy.labels, &proxy.cluster, &proxy.locality, &node, &proxy.network);
             proxy.virtual_hosts &= options.virtual_hosts;
+            let can_request = matches!(proxy.proxy_type, ProxyType::Sidecar | ProxyType::Router) && !proxy.grpc;
+            proxy.on_demand_clusters &= options.on_demand_clusters && can_request;
             proxy.sidecar = sidecars.get(cx, &proxy);
             proxy.location = Some(locations.of(cx, &proxy));
             proxy.other_networks = other_networks(&proxy, options.clusters.tunnels, options.sends_hbone);

@@ -37,6 +37,12 @@ pub(super) const LOAD: &[Variable] = &[
         "Experimental: delta proxies with VHDS: \"true\" in their metadata receive virtual hosts as resources of their own",
     ),
     followed(
+        "SLUICE_ON_DEMAND_CLUSTERS",
+        Bool,
+        "false",
+        "Experimental: delta proxies with ON_DEMAND_CLUSTERS: \"true\" in their metadata receive the clusters of routes on demand",
+    ),
+    followed(
         "SLUICE_HTTP2_FRAMES",
         Bool,
         "true",

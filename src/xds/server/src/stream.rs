@@ -162,6 +162,8 @@ impl AdsStream {
                 let mut proxy = self.server.identify(&self.caller, &request)?;
                 // Envoy accepts VHDS over delta streams only, and rejects route tables with VHDS otherwise.
                 proxy.virtual_hosts &= self.protocol == XdsProtocol::Delta;
+                // State of the world has no subscription to all clusters and to single ones besides.
+                proxy.on_demand_clusters &= self.protocol == XdsProtocol::Delta;
                 let connection = self.server.connect(self.protocol, &self.caller, proxy.into(), &self.names)?;
                 self.connection.insert(connection).clone()
             }

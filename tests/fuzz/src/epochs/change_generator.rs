@@ -174,6 +174,13 @@ impl<'s> ChangeGenerator<'s> {
         if rng.once_in(3) {
             mutate(&mut node, "/metadata", self.seeds, rng, 1);
         }
+        for feature in ["VHDS", "ON_DEMAND_CLUSTERS"] {
+            if rng.once_in(3)
+                && let Some(metadata) = node.get_mut("metadata").and_then(Value::as_object_mut)
+            {
+                metadata.insert(feature.to_owned(), "true".into());
+            }
+        }
         self.connected.insert(node.get("id")?.as_str()?.to_owned());
         Some(InputChange::Connect(node, rng.once_in(2)))
     }

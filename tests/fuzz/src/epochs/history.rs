@@ -20,7 +20,7 @@ pub enum GraphVariant {
     Ambient,
     /// Ambient mode with a remote cluster in a network of its own.
     Networks,
-    /// The switches of gateways, VHDS and both families of addresses.
+    /// The switches of gateways, VHDS, clusters on demand, and both families of addresses.
     Gateways,
 }
 
@@ -62,6 +62,7 @@ impl GraphVariant {
                 scope_gateways: true,
                 filter_gateway_clusters: true,
                 virtual_hosts: true,
+                on_demand_clusters: true,
                 address_pools: Some(AddressPools::default()),
                 gateway_api: GatewayApiOptions {
                     experimental: true,

@@ -182,7 +182,10 @@ impl Subscription {
             return self.pick(view, self.names.iter());
         }
         if self.is_by_table() {
-            return view.listing_by(|| Box::new(|name| self.wants(name)));
+            return view.listing_by(|| Box::new(|name| self.covers(name)));
+        }
+        if self.wildcard && view.has_on_demand() {
+            return view.listing_by(|| Box::new(|name| !self.leaves_out(view, name)));
         }
         view.listing((!self.wildcard).then_some(&self.names))
     }
@@ -213,7 +216,7 @@ impl Subscription {
         if (self.resend_all || self.sent.is_none()) && !self.holds_all(view) {
             let listing = self.listing(view);
             let listed: usize = listing.iter().map(ResponseItem::count).sum();
-            if self.kind.is_by_prefix() || listed < self.names.len() {
+            if self.kind.is_by_prefix() || self.wildcard || listed < self.names.len() {
                 out.removed = self.missing(view, &listing);
             }
             if self.holds.is_empty() {
@@ -228,9 +231,9 @@ impl Subscription {
             _ => Arc::default(),
         };
         let mut differing = Vec::new();
-        for name in changed.iter().filter(|name| self.wants(name) && !self.requested.contains(*name)) {
+        for name in changed.iter().filter(|name| self.covers(name) && !self.requested.contains(*name)) {
             let before = self.held_version(name);
-            let after = view.version(name);
+            let after = self.version_in(view, name);
             if after.is_none() && before.is_some() {
                 out.removed.insert(name.clone());
             } else if after != before {
@@ -256,7 +259,8 @@ impl Subscription {
 
     /// Whether the client holds exactly what it subscribes to from an earlier stream. No resource is encoded for this check.
     pub(super) fn holds_all(&self, view: &TypeSnapshot) -> bool {
-        if self.holds.is_empty() || self.is_on_demand() || self.is_by_table() {
+        let leaves_out = self.wildcard && view.has_on_demand();
+        if self.holds.is_empty() || self.is_on_demand() || self.is_by_table() || leaves_out {
             return false;
         }
         let (count, digest) = view.digest((!self.wildcard).then_some(&self.names));
@@ -287,7 +291,8 @@ impl Subscription {
             }
         }
         if known < holds.len() {
-            out.removed.extend(holds.keys().filter(|name| view.version(name).is_none()).map(|name| Text::from(*name)));
+            let absent = holds.keys().filter(|name| self.version_in(view, name).is_none());
+            out.removed.extend(absent.map(|name| Text::from(*name)));
         }
     }
 
@@ -295,7 +300,7 @@ impl Subscription {
     fn held_version(&self, name: &str) -> Option<Version> {
         match self.deferred_removals.get(name) {
             Some(resource) => Some(resource.version),
-            None => self.sent.as_ref().and_then(|sent| sent.version(name)),
+            None => self.sent.as_ref().and_then(|sent| self.version_in(sent, name)),
         }
     }
 
@@ -305,7 +310,9 @@ impl Subscription {
             return;
         }
         // A resource that exists again is sent, or is as the client still holds it.
-        self.deferred_removals.retain(|name, _| view.version(name).is_none());
+        let mut deferred = std::mem::take(&mut self.deferred_removals);
+        deferred.retain(|name, _| self.version_in(view, name).is_none());
+        self.deferred_removals = deferred;
         if references_pending {
             let keep: Vec<Text> =
                 differences.removed.iter().filter(|name| !self.requested.contains(*name)).cloned().collect();

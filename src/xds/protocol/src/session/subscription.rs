@@ -114,7 +114,7 @@ impl Subscription {
         if self.resend_all || self.requested.contains(name) {
             return None;
         }
-        self.sent.as_ref().and_then(|view| view.version(name))
+        self.sent.as_ref().and_then(|view| self.version_in(view, name))
     }
 
     /// The version of a resource that the client acknowledged.
@@ -122,7 +122,7 @@ impl Subscription {
         if self.resend_all || self.requested.contains(name) || self.resent.contains(name) {
             return None;
         }
-        self.acked().and_then(|view| view.version(name))
+        self.acked().and_then(|view| self.version_in(view, name))
     }
 
     /// Takes what is to be sent although the client may hold it, because a response with it is being sent.
@@ -160,13 +160,28 @@ impl Subscription {
         }
     }
 
-    /// Whether the client subscribes to the resource of this name.
+    /// Whether the client subscribes to the resource of this name, as far as it was sent any.
     pub(super) fn wants(&self, name: &str) -> bool {
+        self.covers(name) && !self.sent.as_ref().is_some_and(|view| self.leaves_out(view, name))
+    }
+
+    /// Whether the subscription covers this name. A resource of a client that has it on demand may be left out nevertheless.
+    pub(super) fn covers(&self, name: &str) -> bool {
         let by_prefix = || {
             let whole = name.rsplit_once('/').filter(|_| self.kind.is_by_prefix());
             whole.is_some_and(|(whole, _)| self.names.contains(whole))
         };
         self.wildcard || self.names.contains(name) || by_prefix()
+    }
+
+    /// Whether a resource is left out of the subscription to all, because the client has not named it.
+    pub(super) fn leaves_out(&self, view: &TypeSnapshot, name: &str) -> bool {
+        self.wildcard && view.is_on_demand(name) && !self.names.contains(name)
+    }
+
+    /// The version of a resource in a snapshot, if the subscription has it there.
+    pub(super) fn version_in(&self, view: &TypeSnapshot, name: &str) -> Option<Version> {
+        if self.leaves_out(view, name) { None } else { view.version(name) }
     }
 
     /// Whether the client waits for a response.
@@ -196,7 +211,14 @@ impl Subscription {
                 } else if self.has_all_virtual_hosts() {
                     self.requested = texts(&subscribe);
                     self.requested.remove("*");
-                } else if !self.wildcard {
+                } else if self.wildcard {
+                    // A client that has resources on demand names those that it needs besides the wildcard.
+                    let mut named = texts(&subscribe);
+                    named.remove("*");
+                    if !named.is_empty() {
+                        self.names = names.change(&self.names, named, &BTreeSet::new());
+                    }
+                } else {
                     self.names = names.union(&subscribe, holds.names());
                     if !unsubscribe.is_empty() {
                         self.names = names.change(&self.names, BTreeSet::new(), &texts(&unsubscribe));

@@ -34,6 +34,8 @@ pub struct TypeSnapshot {
 pub(super) struct StackSnapshot {
     kind: ResourceType,
     layers: Arc<[Layer]>,
+    /// Whether a layer has resources that a subscription to all leaves out.
+    has_on_demand: bool,
     /// The table of each layer, in the order of the layers.
     pub(super) tables: Box<[Arc<LayerTable>]>,
     /// The aliases of each layer, for types that have aliases.
@@ -55,7 +57,9 @@ impl StackSnapshot {
         tables: Box<[Arc<LayerTable>]>,
         aliases: Box<[Arc<Aliases>]>,
     ) -> Self {
-        Self { kind, layers, tables, aliases, changed: Mutex::default(), assembled: Mutex::default() }
+        let has_on_demand = layers.iter().any(Layer::is_on_demand);
+        let (changed, assembled) = Default::default();
+        Self { kind, layers, has_on_demand, tables, aliases, changed, assembled }
     }
 
     /// The snapshot of a scope without layers of the type.
@@ -119,6 +123,19 @@ impl TypeSnapshot {
             NameResolution::Absent => None,
             NameResolution::Whole(_, whole) => whole.version_for(&self.scope),
             NameResolution::Assembled(name, layers) => self.stack.assembled_version(name, &layers),
+        }
+    }
+
+    /// Whether there are resources that a subscription to all leaves out.
+    pub(crate) fn has_on_demand(&self) -> bool {
+        self.stack.has_on_demand
+    }
+
+    /// Whether the resource with this name is one that a subscription to all leaves out.
+    pub(crate) fn is_on_demand(&self, name: &str) -> bool {
+        self.has_on_demand() && {
+            let mut layers = self.stack.layers.iter().zip(&self.stack.tables);
+            layers.find(|(_, table)| table.get(name).is_some()).is_some_and(|(layer, _)| layer.is_on_demand())
         }
     }
 
