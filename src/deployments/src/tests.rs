@@ -201,3 +201,27 @@ fn agentgateway_is_deployed_from_its_own_template() {
         &rendered(&mut input, enabled)["Deployment edge/door"]["spec"]["template"]["spec"]["containers"][0]["image"];
     assert_eq!(*image, "registry.test/mine:1");
 }
+
+#[test]
+fn agentgateway_is_deployed_as_a_waypoint() {
+    let mut input = [json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {"name": "door", "namespace": "edge"},
+        "spec": {
+            "gatewayClassName": "istio-agentgateway-waypoint",
+            "listeners": [{"name": "mesh", "port": 15008, "protocol": "HBONE"}],
+        },
+    })];
+    let enabled = GatewayApiOptions { agentgateway: true, waypoints: true, ..GatewayApiOptions::default() };
+    let objects = rendered(&mut input, enabled);
+    let deployment = &objects["Deployment edge/door"];
+    let managed = "istio.io-agentgateway-waypoint-controller";
+    assert_eq!(deployment["metadata"]["labels"][label::GATEWAY_MANAGED], managed);
+    let pod = &deployment["spec"]["template"];
+    let labels = &pod["metadata"]["labels"];
+    assert_eq!((&labels[label::GATEWAY_MANAGED], &labels[label::DATAPLANE_MODE]), (&json!(managed), &json!("none")));
+    let container = &pod["spec"]["containers"][0];
+    assert!(text(container, "/image").contains("/agentgateway:"), "{}", container["image"]);
+    let service = &objects["Service edge/door"]["spec"];
+    assert_eq!((&service["type"], &service["ports"][1]["port"]), (&json!("ClusterIP"), &json!(15008)));
+}

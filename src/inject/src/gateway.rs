@@ -1,4 +1,4 @@
-//! The objects that are deployed for a Gateway: templates `kube-gateway`, `agentgateway` and `waypoint`, and overlays of ConfigMaps (G04).
+//! The objects that are deployed for a Gateway: templates `kube-gateway`, `agentgateway`, `agentgateway-waypoint` and `waypoint`, and overlays of ConfigMaps (G04).
 //!
 //! - `data.rs`: the data of the templates.
 //! - `overlay.rs`: strategic merge of overlays.

@@ -14,10 +14,11 @@ const UNUSABLE: Bytes = Bytes::from_static(b"invalid");
 
 /// The port that a Gateway opens. `protocol` is that of its first listener, as declared.
 #[must_use]
-pub fn build_bind(gateway: &ObjectKey, port: u16, protocol: &str) -> AgentgatewayResource {
+pub fn build_bind(gateway: &ObjectKey, port: u16, protocol: &str, is_waypoint: bool) -> AgentgatewayResource {
     let (protocol, tunnel) = match protocol {
         "HTTPS" | "TLS" => (BindProtocol::Tls, TunnelProtocol::Direct),
         "TCP" => (BindProtocol::Tcp, TunnelProtocol::Direct),
+        "HBONE" if is_waypoint => (BindProtocol::Http, TunnelProtocol::HboneWaypoint),
         "HBONE" => (BindProtocol::Http, TunnelProtocol::HboneGateway),
         _ => (BindProtocol::Http, TunnelProtocol::Direct),
     };

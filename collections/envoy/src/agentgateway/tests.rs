@@ -56,7 +56,7 @@ fn at(uri: StringMatch) -> HttpMatch {
 #[test]
 fn bind_has_the_protocol_and_the_tunnel_of_its_listener() {
     let bind = |protocol: &str| {
-        let made = build_bind(&object("edge", "door"), 8443, protocol);
+        let made = build_bind(&object("edge", "door"), 8443, protocol, false);
         assert_eq!(made.name, "bind/8443/edge/door");
         let bind = json_of(&made)["bind"].take();
         let field = |name: &str| bind[name].as_str().unwrap_or("default").to_owned();

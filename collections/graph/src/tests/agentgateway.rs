@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use sluice_model::{Identity, Kind, ObjectKey, Proxy, ProxyKey, ProxyType, Resource, ResourceType};
 
 use super::{TestGraph, sidecar};
-use crate::{GatewayApiOptions, GraphOptions, RejectKey, ServedKind, StatusKey};
+use crate::{AmbientOptions, GatewayApiOptions, GraphOptions, RejectKey, ServedKind, StatusKey};
 
 /// The Services that the routes of the tests refer to, and the one that is deployed for the Gateway.
 const SERVICES: &str = "
@@ -326,17 +326,125 @@ fn pool_is_a_service_with_an_endpoint_picker() {
     assert_eq!(mesh.findings_of(Kind::HTTPRoute, "shop", "chat"), [""; 0]);
 }
 
+const WAYPOINT: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: door, namespace: edge}
+spec:
+  gatewayClassName: istio-agentgateway-waypoint
+  listeners:
+  - {name: mesh, port: 15008, protocol: HBONE, allowedRoutes: {namespaces: {from: All}}}
+";
+
+/// A route of Service `cart`.
+const ROUTE_OF_SERVICE: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: cart, namespace: shop}
+spec:
+  parentRefs: [{group: '', kind: Service, name: cart, port: 80}]
+  rules: [{backendRefs: [{name: cart, port: 80}], timeouts: {request: 1s}}]
+";
+
+/// Service `cart` with these labels and annotations.
+fn cart(labels: &str, annotations: &str) -> String {
+    format!(
+        "{{apiVersion: v1, kind: Service, metadata: {{name: cart, namespace: shop, labels: {{{labels}}}, annotations: \
+         {{{annotations}}}}}, spec: {{clusterIP: 10.0.0.1, ports: [{{name: http, port: 80}}]}}}}"
+    )
+}
+
+const USE_DOOR: &str = "istio.io/use-waypoint: door, istio.io/use-waypoint-namespace: edge";
+
+/// A graph of an ambient mesh with the Services and a connected agentgateway.
+fn ambient_edge() -> (TestGraph, ProxyKey) {
+    let gateway_api = GatewayApiOptions { agentgateway: true, waypoints: true, ..GatewayApiOptions::default() };
+    let mut mesh = TestGraph::with(GraphOptions { gateway_api, ..GraphOptions::default() }, SERVICES);
+    let proxy = mesh.connect(agentgateway("door-1", Some("door")));
+    mesh.touched();
+    (mesh, proxy)
+}
+
 #[test]
-fn gateway_of_the_waypoint_class_is_refused() {
-    let (mesh, _) = edge();
-    mesh.apply(&GATEWAY.replace("istio-agentgateway", "istio-agentgateway-waypoint"));
-    let findings = mesh.findings_of(Kind::KubernetesGateway, "edge", "door");
-    assert!(
-        findings[0].starts_with("spec.gatewayClassName: agentgateways are not supported as waypoints"),
-        "{findings:?}"
-    );
+fn waypoint_serves_the_routes_of_services_that_use_it() {
+    let (mut mesh, proxy) = ambient_edge();
+    mesh.apply(WAYPOINT);
+    assert_eq!(mesh.touched(), ["+Agentgateway bind/15008/edge/door", "+Agentgateway listener/edge/door.mesh"]);
+    let found = mesh.resources_of(&proxy, ResourceType::Agentgateway);
+    assert_eq!(found["bind/15008/edge/door"]["bind"]["tunnelProtocol"], "HBONE_WAYPOINT");
+    assert_eq!(found["listener/edge/door.mesh"]["listener"]["protocol"], "HBONE");
     let status = mesh.wanted_status(Kind::KubernetesGateway, "edge", "door");
-    assert_eq!(condition(&status["conditions"], "Accepted"), "Invalid=False");
+    assert_eq!(condition(&status["conditions"], "Accepted"), "Accepted=True");
+    // The Service has no waypoint yet.
+    mesh.apply(ROUTE_OF_SERVICE);
+    assert_eq!(of_agentgateways(&mesh.touched()), [""; 0]);
+    mesh.apply(&cart(USE_DOOR, ""));
+    assert_eq!(of_agentgateways(&mesh.touched()), ["+Agentgateway route/shop/cart.0.0.mesh"]);
+    let found = mesh.resources_of(&proxy, ResourceType::Agentgateway);
+    assert_eq!(found["route/shop/cart.0.0.mesh"]["route"]["listenerKey"], "edge/door.mesh");
+    let status = mesh.wanted_status(Kind::HTTPRoute, "shop", "cart");
+    let parents: Vec<(&Json, String)> = status["parents"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|parent| (&parent["controllerName"], condition(&parent["conditions"], "Accepted")))
+        .collect();
+    let accepted = || "Accepted=True".to_owned();
+    let (mesh_controller, own) =
+        (json!("istio.io/gateway-controller"), json!("istio.io/agentgateway-waypoint-controller"));
+    assert_eq!(parents, [(&mesh_controller, accepted()), (&own, accepted())]);
+    let status = mesh.wanted_status(Kind::KubernetesGateway, "edge", "door");
+    assert_eq!(status["listeners"][0]["attachedRoutes"], 1);
+    mesh.apply(&cart("istio.io/use-waypoint: none", ""));
+    assert_eq!(of_agentgateways(&mesh.touched()), ["-Agentgateway route/shop/cart.0.0.mesh"]);
+}
+
+#[test]
+fn waypoint_of_a_namespace_or_of_a_share_of_the_traffic_serves_routes() {
+    let (mut mesh, _) = ambient_edge();
+    mesh.apply(WAYPOINT);
+    mesh.apply(ROUTE_OF_SERVICE);
+    mesh.touched();
+    mesh.apply(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: shop, labels: {{{USE_DOOR}}}}}}}"));
+    assert_eq!(of_agentgateways(&mesh.touched()), ["+Agentgateway route/shop/cart.0.0.mesh"]);
+    // The first waypoint of the Service is of another class, and gets none of the resources.
+    mesh.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}");
+    let other = WAYPOINT.replace("istio-agentgateway-waypoint", "istio-waypoint");
+    mesh.apply(&other.replace("name: door, namespace: edge", "name: first, namespace: shop"));
+    mesh.apply(&cart("istio.io/use-waypoint: first", ""));
+    assert_eq!(of_agentgateways(&mesh.touched()), ["-Agentgateway route/shop/cart.0.0.mesh"]);
+    let both = "istio.io/use-waypoint: first, istio.io/use-waypoint-canary: door, \
+                istio.io/use-waypoint-canary-namespace: edge";
+    let share = |percent: &str| format!("istio.io/use-waypoint-canary-weight: '{percent}'");
+    mesh.apply(&cart(both, &share("101")));
+    assert_eq!(of_agentgateways(&mesh.touched()), [""; 0], "an invalid share is none");
+    mesh.apply(&cart(both, &share("10")));
+    assert_eq!(of_agentgateways(&mesh.touched()), ["+Agentgateway route/shop/cart.0.0.mesh"]);
+}
+
+#[test]
+fn policy_for_a_service_whose_waypoint_is_an_agentgateway_is_a_finding() {
+    let gateway_api = GatewayApiOptions { agentgateway: true, waypoints: true, ..GatewayApiOptions::default() };
+    let options = GraphOptions { gateway_api, ambient: Some(AmbientOptions::default()), ..GraphOptions::default() };
+    let mesh = TestGraph::with(options, SERVICES);
+    let ready = |gateway: &str| format!("{gateway}status: {{addresses: [{{type: IPAddress, value: 10.0.0.8}}]}}\n");
+    mesh.apply(&ready(WAYPOINT));
+    mesh.apply(&cart(USE_DOOR, ""));
+    mesh.apply(
+        "{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: deny, namespace: shop},
+          spec: {targetRefs: [{group: '', kind: Service, name: cart}], action: DENY, rules: [{}]}}",
+    );
+    let findings = || mesh.findings_of(Kind::AuthorizationPolicy, "shop", "deny");
+    let finding = "spec.targetRefs: agentgateways serve Gateway `door`, the waypoint of Service `cart`: no proxy enforces this policy \
+                   for the target";
+    assert_eq!(findings(), [finding]);
+    mesh.apply(&ready(&WAYPOINT.replace("istio-agentgateway-waypoint", "istio-waypoint")));
+    assert_eq!(findings(), [""; 0]);
+}
+
+/// The lines of resources of agentgateways.
+fn of_agentgateways(lines: &[String]) -> Vec<&str> {
+    lines.iter().map(String::as_str).filter(|line| line[1..].starts_with("Agentgateway ")).collect()
 }
 
 #[test]

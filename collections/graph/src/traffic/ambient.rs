@@ -16,7 +16,7 @@ mod policies;
 mod services;
 mod slices;
 mod split_horizon;
-mod waypoints;
+pub(crate) mod waypoints;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -57,10 +57,12 @@ pub(crate) fn derive_unenforced_policies<'s>(
     ambient: Option<&Ambient<'s>>,
     agentgateways: Option<&Collection<'s, ObjectKey, Text>>,
 ) -> Vec<Collection<'s, RejectKey, Vec<Reject>>> {
-    let served: Option<Index<'s, Declaration, ServiceKey, bool>> = ambient.map(|ambient| {
+    let served: Option<Index<'s, Declaration, ServiceKey, WaypointOfService>> = ambient.map(|ambient| {
         ambient.services.index("unenforced_policies/services", |_, service| {
             let object = &service.object;
-            [((service.source, object.namespace.clone(), object.name.clone()), service.waypoints.has_any())]
+            let waypoints = &service.waypoints;
+            let waypoint = WaypointOfService { exists: waypoints.has_any(), first: waypoints.waypoint.clone() };
+            [((service.source, object.namespace.clone(), object.name.clone()), waypoint)]
         })
     });
     let with_gateways = agentgateways.is_some();
@@ -102,7 +104,7 @@ pub(crate) fn derive_unenforced_policies<'s>(
                     }
                     (LimitedTarget::Gateway(name), _) => {
                         let gateway = ObjectKey { name: name.clone(), ..policy.clone() };
-                        agentgateways.and_then(|gateways| cx.get(&gateways, &gateway))?;
+                        agentgateways.as_ref().and_then(|gateways| cx.get(gateways, &gateway))?;
                         Some(format!("agentgateways serve Gateway `{name}`"))
                     }
                     (_, None) => Some("ambient mode is off (PILOT_ENABLE_AMBIENT)".to_owned()),
@@ -116,15 +118,24 @@ pub(crate) fn derive_unenforced_policies<'s>(
                     }
                     (LimitedTarget::Service(source, name), Some(served)) => {
                         let found = cx.by(served, &(*source, policy.namespace.clone(), name.clone()));
-                        let is_served = found.iter().any(|(_, has_waypoint)| **has_waypoint);
+                        let is_served = found.iter().any(|(_, waypoint)| waypoint.exists);
                         let kind = match source {
                             ServiceSource::Kubernetes => "Service",
                             ServiceSource::ServiceEntry => "ServiceEntry",
                         };
-                        (!is_served).then(|| match found.is_empty() {
-                            true => format!("there is no {kind} `{name}` in its namespace"),
-                            false => format!("{kind} `{name}` uses no waypoint"),
-                        })
+                        if !is_served {
+                            return Some(match found.is_empty() {
+                                true => format!("there is no {kind} `{name}` in its namespace"),
+                                false => format!("{kind} `{name}` uses no waypoint"),
+                            });
+                        }
+                        let gateways = agentgateways.as_ref()?;
+                        let mut waypoints = found.iter().filter_map(|(_, waypoint)| waypoint.first.as_ref());
+                        let of_agentgateways = waypoints.find(|waypoint| cx.get(gateways, waypoint).is_some())?;
+                        Some(format!(
+                            "agentgateways serve Gateway `{}`, the waypoint of {kind} `{name}`",
+                            of_agentgateways.name
+                        ))
                     }
                 };
                 let reject = |reason: String| Reject {
@@ -144,6 +155,13 @@ pub(crate) fn derive_unenforced_policies<'s>(
         })
     });
     findings.into()
+}
+
+/// Whether a service has a waypoint that is ready, and the first one.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct WaypointOfService {
+    exists: bool,
+    first: Option<ObjectKey>,
 }
 
 /// What a finding means for an object of the kind.

@@ -43,7 +43,7 @@ pub(super) struct Waypoints<'s> {
 }
 
 /// Labels and annotations that concern waypoints.
-type WaypointMarks = (Labels, Labels);
+pub(crate) type WaypointMarks = (Labels, Labels);
 
 impl<'s> Waypoints<'s> {
     pub(super) fn new(
@@ -304,7 +304,7 @@ impl WaypointReads {
             return problem(WaypointProblemKind::SameAsPrimary);
         }
         let share = annotations.get(CANARY_WEIGHT).or_else(|| inherited.and_then(|(_, of)| of.get(CANARY_WEIGHT)));
-        let Some(share) = share.map_or(Some(0), |text| text.parse::<u32>().ok().filter(|share| *share <= 100)) else {
+        let Some(share) = canary_share(share) else {
             return problem(WaypointProblemKind::InvalidShare);
         };
         let canary = self.allowed(cx, &named, key)?;
@@ -354,6 +354,40 @@ impl WaypointReads {
         }
         Err(problem_of(named, WaypointProblemKind::AttachmentDenied))
     }
+}
+
+/// The waypoints that an object names by its labels and annotations, or by those of its namespace: the first one, and the one that gets
+/// a share of the traffic. Whether they exist and may be used is not checked.
+pub(crate) fn named_waypoints(
+    key: &ObjectKey,
+    (labels, annotations): &WaypointMarks,
+    of_namespace: Option<&WaypointMarks>,
+) -> Vec<ObjectKey> {
+    let (first, inherits) = match waypoint_label(labels, key, label::USE_WAYPOINT, USE_NAMESPACE) {
+        WaypointLabel::None => return Vec::new(),
+        WaypointLabel::Named(named) => (named, false),
+        WaypointLabel::Absent => {
+            let of_namespace =
+                of_namespace.map(|(labels, _)| waypoint_label(labels, key, label::USE_WAYPOINT, USE_NAMESPACE));
+            let Some(WaypointLabel::Named(named)) = of_namespace else { return Vec::new() };
+            (named, true)
+        }
+    };
+    let inherited = of_namespace.filter(|_| inherits);
+    let declaring = inherited.filter(|(of, _)| !labels.contains_key(CANARY) && of.contains_key(CANARY));
+    let declaring = declaring.map_or(labels, |(of, _)| of);
+    let share = annotations.get(CANARY_WEIGHT).or_else(|| inherited.and_then(|(_, of)| of.get(CANARY_WEIGHT)));
+    let is_valid = canary_share(share).is_some();
+    let canary = match waypoint_label(declaring, key, CANARY, CANARY_NAMESPACE) {
+        WaypointLabel::Named(named) => Some(named).filter(|named| is_valid && *named != first),
+        WaypointLabel::Absent | WaypointLabel::None => None,
+    };
+    std::iter::once(first).chain(canary).collect()
+}
+
+/// The share of the traffic for a second waypoint in percent, 0 if none is declared; `None` if it is invalid.
+fn canary_share(declared: Option<&Text>) -> Option<u32> {
+    declared.map_or(Some(0), |text| text.parse::<u32>().ok().filter(|share| *share <= 100))
 }
 
 fn problem_of(waypoint: &ObjectKey, kind: WaypointProblemKind) -> WaypointProblem {

@@ -1,28 +1,30 @@
-//! Agentgateways (X31): proxies that serve Gateways of class `istio-agentgateway`. They read resources of their own instead of
+//! Agentgateways (X31): proxies that serve Gateways of the classes `istio-agentgateway` and `istio-agentgateway-waypoint`. They read resources of their own instead of
 //! Envoy's, with the same rules for attachment, references and statuses.
 //!
 //! - `listeners.rs`: the ports of Gateways, and their listeners.
 //! - `routes.rs`: routes.
 //! - `policies.rs`: TLS with backends, and the endpoint pickers of InferencePools.
+//! - `waypoints.rs`: the waypoints of Services.
 //! - `clients.rs`: connected agentgateways, and which resources each of them gets.
 
 mod clients;
 mod listeners;
 mod policies;
 mod routes;
+mod waypoints;
 
 use serde::Serialize;
 use sluice_engine::Collection;
 use sluice_envoy::agentgateway::AgentgatewayResource;
-use sluice_model::gateway_api::{AGENTGATEWAY_WAYPOINT_CLASS, Gateway, GatewayClass};
+use sluice_model::gateway_api::{Gateway, GatewayClass};
 use sluice_model::{
-    Kind, Layer, ObjectKey, Proxy, ProxyKey, Reject, RejectCause, Resource, ResourceKey, ResourceType,
-    RootCertificates, Scope, Severity, Text, View,
+    Kind, Layer, ObjectKey, Proxy, ProxyKey, Reject, Resource, ResourceKey, ResourceType, RootCertificates, Scope,
+    Text, View,
 };
 
 use super::attachment::RouteParents;
 use super::backends::BackendIndex;
-use super::classes::{GatewayController, find_controller};
+use super::classes::find_controller;
 use super::grants::GrantIndex;
 use super::listeners::{ListenerKey, ListenerRow, deployed_account, derive_agentgateway_listeners, is_managed};
 use super::policies::{TargetObjects, TlsPolicyIndex};
@@ -104,10 +106,10 @@ fn gateway_layer(gateway: &ObjectKey, with_keys: bool) -> Layer {
 pub(super) fn derive_agentgateway<'s>(inputs: &AgentgatewayInputs<'_, 's>) -> Agentgateway<'s> {
     let accounts = derive_accounts(inputs.objects, inputs.options);
     let bound = derive_agentgateway_listeners(inputs.rows);
-    let parents = inputs.parents.of_agentgateways(&bound);
+    let waypoints = waypoints::derive_waypoints_of_services(inputs);
+    let parents = inputs.parents.of_agentgateways(&bound, &waypoints);
     let binds = listeners::derive_binds(&bound);
-    let (routes, reports, mut rejects) = routes::derive_routes(inputs, &parents);
-    rejects.push(derive_unsupported(inputs.objects));
+    let (routes, reports, rejects) = routes::derive_routes(inputs, &parents);
     let mut others = vec![
         listeners::derive_listeners(&bound, &inputs.objects.secrets, inputs.bundles),
         policies::derive_backend_tls(inputs, &accounts),
@@ -128,29 +130,6 @@ fn derive_resources<'s>(
     by_name.group("agentgateway/resources", |_, rows| rows.first().map(|(_, resource)| (*resource).clone()))
 }
 
-/// Why Gateways of the class of waypoints have no effect.
-pub(super) const UNSUPPORTED_CLASS: &str =
-    "agentgateways are not supported as waypoints, so the Gateway has no effect: use the class istio-waypoint";
-
-/// Findings in Gateways of a class that is not supported.
-/// Key: `RejectKey`. From: `kubernetes_gateways`. Changes when: the class of a Gateway does. Size: such Gateways. Rejects: all.
-fn derive_unsupported<'s>(objects: &ObjectCollections<'s>) -> Collection<'s, RejectKey, Vec<Reject>> {
-    objects.kubernetes_gateways.flat_map("agentgateway/unsupported", |key, gateway: &Gateway| {
-        let kind = Kind::KubernetesGateway;
-        (gateway.class == *AGENTGATEWAY_WAYPOINT_CLASS).then(|| {
-            let reject = Reject {
-                kind,
-                object: key.clone(),
-                field_path: "spec.gatewayClassName".into(),
-                reason: UNSUPPORTED_CLASS.into(),
-                severity: Severity::Warning,
-                cause: RejectCause::Other,
-            };
-            (RejectKey { kind, object: key.clone() }, vec![reject])
-        })
-    })
-}
-
 /// The Gateways that agentgateways serve.
 /// Key: the Gateway. From: `kubernetes_gateways`, `gateway_classes`. Changes when: the class or the service account of the Gateway
 /// does. Size: Gateways of agentgateways. Rejects: none.
@@ -160,7 +139,7 @@ fn derive_accounts<'s>(objects: &ObjectCollections<'s>, options: &GraphOptions) 
         let classes = deps.on::<ObjectKey, GatewayClass>(&objects.gateway_classes);
         move |cx, key, gateway: &Gateway| {
             let controller = find_controller(cx, &classes, &key.cluster, &gateway.class, &options.gateway_api)?;
-            (controller == GatewayController::Agentgateway).then(|| match is_managed(gateway, &options) {
+            controller.is_agentgateway().then(|| match is_managed(gateway, &options) {
                 true => deployed_account(gateway, controller),
                 false => Text::default(),
             })

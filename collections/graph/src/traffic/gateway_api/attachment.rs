@@ -22,9 +22,17 @@ pub(super) struct RouteParents<'s> {
     entries: Collection<'s, ObjectKey, ParentEntry>,
     /// Namespaces: whether they have a waypoint.
     namespaces: Collection<'s, ObjectKey, bool>,
-    /// Services can be parents.
-    with_services: bool,
+    services_as_parents: ServicesAsParents<Collection<'s, ObjectKey, Vec<ObjectKey>>>,
     domain: Text,
+}
+
+/// What routes of Services are attached to.
+#[derive(Clone)]
+enum ServicesAsParents<W> {
+    /// The Service itself: sidecars and waypoints follow them.
+    Mesh,
+    /// The listeners of the waypoints of each Service, as far as agentgateways serve these.
+    Waypoints(W),
 }
 
 /// A ServiceEntry as a parent.
@@ -58,19 +66,23 @@ impl<'s> RouteParents<'s> {
             namespaces: objects
                 .namespaces
                 .map("gateway_api/waypoint_namespaces", |_, namespace| has_waypoint(&namespace.labels)),
-            with_services: true,
+            services_as_parents: ServicesAsParents::Mesh,
             domain: options.domain.clone(),
         }
     }
 
-    /// The same with listeners of agentgateways, which serve no routes of Services.
-    pub(super) fn of_agentgateways(&self, listeners: &Collection<'s, ListenerKey, BoundListener>) -> Self {
+    /// The same with listeners of agentgateways, which serve the routes of Services whose waypoints they are.
+    pub(super) fn of_agentgateways(
+        &self,
+        listeners: &Collection<'s, ListenerKey, BoundListener>,
+        waypoints: &Collection<'s, ObjectKey, Vec<ObjectKey>>,
+    ) -> Self {
         Self {
             listeners: listeners.index("agentgateway/by-parent", |key, bound| [(key.parent.clone(), bound.clone())]),
             services: self.services.clone(),
             entries: self.entries.clone(),
             namespaces: self.namespaces.clone(),
-            with_services: false,
+            services_as_parents: ServicesAsParents::Waypoints(waypoints.clone()),
             domain: self.domain.clone(),
         }
     }
@@ -83,7 +95,7 @@ pub(super) struct ParentLookup {
     services: Dep<ObjectKey, bool>,
     entries: Dep<ObjectKey, ParentEntry>,
     namespaces: Dep<ObjectKey, bool>,
-    with_services: bool,
+    services_as_parents: ServicesAsParents<Dep<ObjectKey, Vec<ObjectKey>>>,
     domain: Text,
 }
 
@@ -94,6 +106,8 @@ pub(super) struct ParentResult {
     pub(super) reference: usize,
     /// The parent is a Service or ServiceEntry, and not a listener.
     pub(super) is_mesh: bool,
+    /// The listener is one of an agentgateway that is a waypoint.
+    pub(super) of_waypoint: bool,
     /// Why the route is not attached.
     pub(super) denied: Option<StatusProblem>,
     /// What is said about the waypoint of a Service.
@@ -179,7 +193,10 @@ impl ParentLookup {
             services: deps.on(&parents.services),
             entries: deps.on(&parents.entries),
             namespaces: deps.on(&parents.namespaces),
-            with_services: parents.with_services,
+            services_as_parents: match &parents.services_as_parents {
+                ServicesAsParents::Mesh => ServicesAsParents::Mesh,
+                ServicesAsParents::Waypoints(of) => ServicesAsParents::Waypoints(deps.on(of)),
+            },
             domain: parents.domain.clone(),
         }
     }
@@ -200,18 +217,26 @@ impl ParentLookup {
             if is_set || parent.kind.is(GROUP, "Gateway") {
                 let parent_key = ParentKey { is_set, object: key };
                 let before = found.attached.len();
-                let reason = self.attach_to_listeners(cx, route, (place, parent), &parent_key, &mut found);
+                let reason = self.attach_to_listeners(cx, route, (place, Some(parent)), &parent_key, &mut found);
                 if let Some(reason) = reason.filter(|_| found.attached.len() == before) {
                     problem(place, reason);
                 }
                 continue;
             }
-            if !self.with_services {
+            if let ServicesAsParents::Waypoints(of) = &self.services_as_parents {
+                let waypoints = cx.get(of, &key).filter(|_| parent.kind.is("", "Service"));
+                for gateway in waypoints.iter().flat_map(|waypoints| waypoints.iter()) {
+                    let parent_key = ParentKey { is_set: false, object: gateway.clone() };
+                    if let Some(reason) = self.attach_to_listeners(cx, route, (place, None), &parent_key, &mut found) {
+                        problem(place, reason);
+                    }
+                }
                 continue;
             }
             // A parent of another kind belongs to another controller.
             let Some(parent_found) = self.mesh_parent(cx, parent, &key) else { continue };
-            let mut result = ParentResult { reference: place, is_mesh: true, denied: None, waypoint: None };
+            let mut result =
+                ParentResult { reference: place, is_mesh: true, of_waypoint: false, denied: None, waypoint: None };
             match parent_found {
                 Ok(_) if !route.is_for_mesh => {
                     problem(place, "routes of this kind have no effect for Services and ServiceEntries");
@@ -276,20 +301,26 @@ impl ParentLookup {
         )
     }
 
-    /// Attaches a route to the listeners of an object that accept it; returns the reason if one of them does not.
+    /// Attaches a route to the listeners of an object that accept it; returns the reason if one of them does not. Without a reference,
+    /// the object is a waypoint of the Service that the route refers to: only agentgateways that are waypoints attach to it.
     fn attach_to_listeners(
         &self,
         cx: &Context,
         route: &AttachingRoute<'_>,
-        (place, reference): (usize, &ParentRef),
+        (place, reference): (usize, Option<&ParentRef>),
         key: &ParentKey,
         found: &mut Attachments,
     ) -> Option<&'static str> {
         let listeners: Vec<(ListenerKey, Arc<BoundListener>)> = cx.by(&self.listeners, key);
         let mut reason = None;
         for (listener, bound) in &listeners {
-            let denied = allowed(route, reference, &listener.section, bound).err();
-            let result = ParentResult { reference: place, is_mesh: false, denied: None, waypoint: None };
+            let of_waypoint = bound.agentgateway.as_ref().is_some_and(|of| of.is_waypoint);
+            let denied = match reference {
+                Some(reference) => allowed(route, reference, &listener.section, bound).err(),
+                None if !of_waypoint => continue,
+                None => allowed_kind(route, bound).err(),
+            };
+            let result = ParentResult { reference: place, is_mesh: false, of_waypoint, denied: None, waypoint: None };
             if let Some((finding, denied)) = denied {
                 reason = Some(finding);
                 found.results.push(ParentResult { denied: Some(denied), ..result });
@@ -306,7 +337,7 @@ impl ParentLookup {
                 agentgateway: bound.agentgateway.as_ref().map(|of| of.gateway.clone()),
                 gateway: format!("{}/{}", bound.gateway.namespace, bound.gateway.name).into(),
                 reference: place,
-                port: reference.port,
+                port: reference.map(|reference| reference.port).unwrap_or_default(),
                 hosts: Vec::new(),
                 hostname: bound.hostname.clone(),
                 banned,
@@ -370,6 +401,11 @@ fn allowed(
         let finding = "the listener has no host in common with the route";
         return Err((finding, StatusProblem::new(NO_HOSTNAME, message)));
     }
+    allowed_kind(route, bound)
+}
+
+/// Whether a listener accepts routes of a kind; if not, the finding and the problem for its status.
+fn allowed_kind(route: &AttachingRoute<'_>, bound: &BoundListener) -> Result<(), (&'static str, StatusProblem)> {
     if !bound.kinds.contains(route.kind) {
         let message = format!("kind {GROUP}/v1/{} is not allowed", route.kind.kind);
         let finding = "the listener takes no routes of this kind";

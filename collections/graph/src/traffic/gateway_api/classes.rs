@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep};
-use sluice_model::gateway_api::{AGENTGATEWAY_CLASS, EAST_WEST_CLASS, GatewayClass, REMOTE_CLASS, WAYPOINT_CLASS};
+use sluice_model::gateway_api::{
+    AGENTGATEWAY_CLASS, AGENTGATEWAY_WAYPOINT_CLASS, EAST_WEST_CLASS, GatewayClass, REMOTE_CLASS, WAYPOINT_CLASS,
+};
 use sluice_model::{Kind, ObjectKey, Text};
 
 use crate::inputs::{ObjectCollections, ServedKind};
@@ -21,6 +23,8 @@ pub(crate) enum GatewayController {
     EastWest,
     /// Agentgateways.
     Agentgateway,
+    /// Agentgateways that are waypoints.
+    AgentgatewayWaypoint,
 }
 
 impl GatewayController {
@@ -28,6 +32,12 @@ impl GatewayController {
     #[must_use]
     pub(crate) fn has_name_suffix(self) -> bool {
         matches!(self, Self::Router | Self::Remote)
+    }
+
+    /// Whether its proxies are agentgateways.
+    #[must_use]
+    pub(crate) fn is_agentgateway(self) -> bool {
+        matches!(self, Self::Agentgateway | Self::AgentgatewayWaypoint)
     }
 
     /// Whether ListenerSets may add listeners to its Gateways.
@@ -57,6 +67,8 @@ struct KnownClass<'a> {
 pub(crate) const MESH_CONTROLLER: &str = "istio.io/mesh-controller";
 /// Name of the controller of agentgateways.
 pub(crate) const AGENTGATEWAY_CONTROLLER: &str = "istio.io/agentgateway-controller";
+/// Name of the controller of agentgateways that are waypoints.
+pub(crate) const AGENTGATEWAY_WAYPOINT_CONTROLLER: &str = "istio.io/agentgateway-waypoint-controller";
 
 impl GatewayController {
     /// The description of the class that is created for the controller.
@@ -67,6 +79,7 @@ impl GatewayController {
             Self::Waypoint => "The default Istio waypoint GatewayClass",
             Self::EastWest => "The default GatewayClass for Istio East West Gateways",
             Self::Agentgateway => "Istio with Agentgateway",
+            Self::AgentgatewayWaypoint => "Istio with Agentgateway Waypoint",
         }
     }
 }
@@ -80,6 +93,7 @@ impl GatewayApiOptions {
             (WAYPOINT_CLASS, GatewayController::Waypoint, self.waypoints),
             (EAST_WEST_CLASS, GatewayController::EastWest, self.east_west),
             (AGENTGATEWAY_CLASS, GatewayController::Agentgateway, self.agentgateway),
+            (AGENTGATEWAY_WAYPOINT_CLASS, GatewayController::AgentgatewayWaypoint, self.agentgateway && self.waypoints),
         ];
         let enabled = all.into_iter().filter(|(.., enabled)| *enabled);
         enabled.map(|(name, controller, _)| KnownClass {
@@ -98,6 +112,7 @@ impl GatewayApiOptions {
             GatewayController::Waypoint => MESH_CONTROLLER,
             GatewayController::EastWest => "istio.io/eastwest-controller",
             GatewayController::Agentgateway => AGENTGATEWAY_CONTROLLER,
+            GatewayController::AgentgatewayWaypoint => AGENTGATEWAY_WAYPOINT_CONTROLLER,
         }
     }
 
@@ -174,6 +189,10 @@ mod tests {
         assert_eq!(options.controller_of("istio-agentgateway", None), None, "not enabled");
         let enabled = GatewayApiOptions { agentgateway: true, ..options.clone() };
         assert_eq!(enabled.controller_of("istio-agentgateway", None), Some(GatewayController::Agentgateway));
+        assert_eq!(enabled.controller_of("istio-agentgateway-waypoint", None), None, "without ambient mode");
+        let both = GatewayApiOptions { waypoints: true, ..enabled };
+        let of_waypoints = both.controller_of("istio-agentgateway-waypoint", None);
+        assert_eq!(of_waypoints, Some(GatewayController::AgentgatewayWaypoint));
         let ambient = GatewayApiOptions { waypoints: true, ..options };
         assert_eq!(ambient.controller_of("istio-waypoint", None), Some(GatewayController::Waypoint));
     }

@@ -173,13 +173,14 @@ impl GatewayController {
             Self::Router => Some("kube-gateway"),
             Self::Waypoint | Self::EastWest => Some("waypoint"),
             Self::Agentgateway => Some("agentgateway"),
+            Self::AgentgatewayWaypoint => Some("agentgateway-waypoint"),
             Self::Remote => None,
         }
     }
 
     /// The type of the Service, unless an annotation sets another.
     fn service_type(self) -> &'static str {
-        if self == Self::Waypoint { "ClusterIP" } else { "LoadBalancer" }
+        if matches!(self, Self::Waypoint | Self::AgentgatewayWaypoint) { "ClusterIP" } else { "LoadBalancer" }
     }
 }
 

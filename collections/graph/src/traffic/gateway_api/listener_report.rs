@@ -89,7 +89,8 @@ impl ListenerChecks<'_> {
             return unsupported(format!("protocol is {protocol} but no TLS section is defined"));
         }
         let is_unexpected = match self.controller {
-            GatewayController::Waypoint => (self.port != HBONE_PORT || *protocol != *"HBONE")
+            GatewayController::Waypoint | GatewayController::AgentgatewayWaypoint => (self.port != HBONE_PORT
+                || *protocol != *"HBONE")
                 .then_some("Expected a single listener on port 15008 with protocol \"HBONE\""),
             GatewayController::EastWest => (!self.is_east_west()).then_some(
                 "East-west gateway listeners must be either port 15008 with protocol \"HBONE\" and \

@@ -68,6 +68,8 @@ pub(super) struct BoundListener {
 pub(super) struct AgentgatewayListener {
     /// The Gateway.
     pub(super) gateway: ObjectKey,
+    /// The Gateway is a waypoint.
+    pub(super) is_waypoint: bool,
     /// Its place among the listeners of the Gateway and its ListenerSets: of several on a port, the first decides its protocol.
     pub(super) place: usize,
 }
@@ -257,7 +259,7 @@ impl ListenerReads {
             labels,
             gateway: parent.gateway,
         };
-        let is_agentgateway = parent.controller == GatewayController::Agentgateway;
+        let is_agentgateway = parent.controller.is_agentgateway();
         let (tls, tls_problem) = match is_agentgateway {
             true => agentgateway_tls(cx, self.tls, &of, listener),
             false => server_tls(cx, self.tls, &of, listener),
@@ -275,7 +277,9 @@ impl ListenerReads {
         };
         let report = ListenerReport::new(&checks, kinds);
         let routed = match parent.controller {
-            GatewayController::Router | GatewayController::Agentgateway => true,
+            GatewayController::Router | GatewayController::Agentgateway | GatewayController::AgentgatewayWaypoint => {
+                true
+            }
             GatewayController::EastWest => port != HBONE_PORT,
             GatewayController::Waypoint | GatewayController::Remote => false,
         };
@@ -305,7 +309,11 @@ impl ListenerReads {
             hostname: listener.hostname.clone(),
             port,
             protocol: listener.protocol.clone(),
-            agentgateway: is_agentgateway.then(|| AgentgatewayListener { gateway: parent.gateway_key.clone(), place }),
+            agentgateway: is_agentgateway.then(|| AgentgatewayListener {
+                gateway: parent.gateway_key.clone(),
+                is_waypoint: parent.controller == GatewayController::AgentgatewayWaypoint,
+                place,
+            }),
         };
         (Some(bound), report)
     }
@@ -387,8 +395,9 @@ fn protocol(controller: GatewayController, written: &str, options: &GraphOptions
         "TCP" => Some(Protocol::Tcp),
         "UDP" => (controller == GatewayController::Router && options.gateway_api.experimental).then_some(Protocol::Udp),
         "HBONE" => {
-            use GatewayController::{Agentgateway, EastWest, Waypoint};
-            matches!(controller, Waypoint | EastWest | Agentgateway).then_some(Protocol::Hbone)
+            use GatewayController::{EastWest, Waypoint};
+            let has_tunnels = controller.is_agentgateway() || matches!(controller, Waypoint | EastWest);
+            has_tunnels.then_some(Protocol::Hbone)
         }
         _ => None,
     }
@@ -404,7 +413,7 @@ fn kinds(controller: GatewayController, listener: &Listener, protocol: Option<Pr
         "TLS" if terminates => &["TLSRoute", "TCPRoute"],
         "TLS" => &["TLSRoute"],
         // The tunnel carries any protocol.
-        "HBONE" if controller == GatewayController::Agentgateway => &["HTTPRoute", "GRPCRoute", "TCPRoute", "TLSRoute"],
+        "HBONE" if controller.is_agentgateway() => &["HTTPRoute", "GRPCRoute", "TCPRoute", "TLSRoute"],
         _ => &[],
     };
     let allowed = &listener.allowed_routes.kinds;

@@ -18,13 +18,16 @@ pub(super) fn derive_binds<'s>(
     let by_port = listeners.index("agentgateway/listeners-by-port", |key, bound| {
         // A ListenerSet opens ports for its valid listeners only.
         let of = bound.agentgateway.as_ref().filter(|_| bound.valid || !key.parent.is_set);
-        of.map(|of| ((of.gateway.clone(), bound.port), (of.place, bound.protocol.clone())))
+        of.map(|of| ((of.gateway.clone(), bound.port), (of.place, bound.protocol.clone(), of.is_waypoint)))
     });
-    let protocols = by_port.group("agentgateway/ports", |_, rows: &[(&ListenerKey, &(usize, Text))]| {
-        rows.iter().map(|(_, listener)| *listener).min().map(|(_, protocol)| protocol.clone())
+    let protocols = by_port.group("agentgateway/ports", |_, rows: &[(&ListenerKey, &(usize, Text, bool))]| {
+        rows.iter()
+            .map(|(_, listener)| *listener)
+            .min()
+            .map(|(_, protocol, is_waypoint)| (protocol.clone(), *is_waypoint))
     });
-    protocols.flat_map("agentgateway/binds", |(gateway, port), protocol| {
-        let bind = build_bind(gateway, *port, protocol);
+    protocols.flat_map("agentgateway/binds", |(gateway, port), (protocol, is_waypoint)| {
+        let bind = build_bind(gateway, *port, protocol, *is_waypoint);
         [(ResourceOrigin::Bind { gateway: gateway.clone(), port: *port }, Derived::new(gateway, false, bind))]
     })
 }

@@ -5,12 +5,9 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 use sluice_engine::{Collection, Context, Dep, IndexDep};
-use sluice_model::gateway_api::{
-    AGENTGATEWAY_WAYPOINT_CLASS, AddressKind, GROUP, Gateway, GatewayAddress, GatewayClass, GroupKind, ObjectRef,
-};
+use sluice_model::gateway_api::{AddressKind, GROUP, Gateway, GatewayAddress, GatewayClass, GroupKind, ObjectRef};
 use sluice_model::{Kind, ObjectKey, Text};
 
-use super::super::agentgateway::UNSUPPORTED_CLASS;
 use super::super::classes::{GatewayController, find_controller};
 use super::super::credentials::CredentialLookup;
 use super::super::grants::GrantLookup;
@@ -74,11 +71,6 @@ struct GatewayLookups {
 impl GatewayLookups {
     fn update(&self, cx: &Context, key: &ObjectKey, gateway: &Gateway, options: &GraphOptions) -> Option<StatusUpdate> {
         let mut draft = StatusDraft::new(&gateway.status);
-        if options.gateway_api.agentgateway && gateway.class == *AGENTGATEWAY_WAYPOINT_CLASS {
-            let not_met = |kind| StatusCondition::not_met(kind, "Invalid", UNSUPPORTED_CLASS);
-            draft.set_conditions(&[not_met("Accepted"), not_met("Programmed")]);
-            return draft.finish();
-        }
         let controller = find_controller(cx, &self.classes, &key.cluster, &gateway.class, &options.gateway_api)?;
         if controller == GatewayController::Remote {
             draft.set_conditions(&[
@@ -94,7 +86,7 @@ impl GatewayLookups {
         let (of_sets, own): (Vec<_>, Vec<_>) = all.into_iter().partition(|(listener, _)| listener.parent.is_set);
         let of_sets: Vec<_> = of_sets.into_iter().filter(|(_, report)| report.is_valid).collect();
         let sets: BTreeSet<&ObjectKey> = of_sets.iter().map(|(listener, _)| &listener.parent.object).collect();
-        let is_agentgateway = controller == GatewayController::Agentgateway;
+        let is_agentgateway = controller.is_agentgateway();
         if !sets.is_empty() || is_agentgateway {
             draft.set("attachedListenerSets", Some(sets.len().into()));
         }

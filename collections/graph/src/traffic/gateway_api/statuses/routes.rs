@@ -8,7 +8,7 @@ use sluice_model::gateway_api::{GROUP, GroupKind, HttpRoute, L4Route, ParentRef}
 use sluice_model::{Kind, ObjectKey, ObjectMeta, StoredStatus, Text};
 
 use super::super::attachment::{ParentResult, reference_text};
-use super::super::classes::AGENTGATEWAY_CONTROLLER;
+use super::super::classes::{AGENTGATEWAY_CONTROLLER, AGENTGATEWAY_WAYPOINT_CONTROLLER};
 use super::super::route_report::{RouteReport, denied};
 use super::StatusInputs;
 use crate::statuses::{StatusCondition, StatusDraft, StatusKey, StatusUpdate, merge};
@@ -83,13 +83,17 @@ fn of_kind<'s, R: Route>(
             let mut draft = StatusDraft::new(parts.status);
             let writer = ParentWriter {
                 controller: &options.gateway_api.controller,
+                of_waypoints: false,
                 reports_waypoints: options.ambient.is_some(),
                 report: &report,
             };
             writer.write(&parts, &mut draft);
             if let Some(report) = of_agentgateways.as_ref().and_then(|reports| cx.get(reports, key)) {
-                let controller = AGENTGATEWAY_CONTROLLER;
-                ParentWriter { controller, reports_waypoints: false, report: &report }.write(&parts, &mut draft);
+                let controllers = [(AGENTGATEWAY_CONTROLLER, false), (AGENTGATEWAY_WAYPOINT_CONTROLLER, true)];
+                for (controller, of_waypoints) in controllers {
+                    let writer = ParentWriter { controller, of_waypoints, reports_waypoints: false, report: &report };
+                    writer.write(&parts, &mut draft);
+                }
             }
             draft.finish()
         }
@@ -102,6 +106,8 @@ fn of_kind<'s, R: Route>(
 /// Writes the list of parents of a route.
 struct ParentWriter<'a> {
     controller: &'a str,
+    /// Its Gateways are those of agentgateways that are waypoints.
+    of_waypoints: bool,
     /// In ambient mode, a condition says whether the parent has a waypoint.
     reports_waypoints: bool,
     report: &'a RouteReport,
@@ -113,8 +119,9 @@ impl ParentWriter<'_> {
         let present: Vec<Value> = draft.get("parents").and_then(Value::as_array).cloned().unwrap_or_default();
         let mut wanted: BTreeMap<String, Value> = BTreeMap::new();
         for (place, parent) in route.parents.iter().enumerate() {
-            let results: Vec<&ParentResult> =
-                self.report.results.iter().filter(|result| result.reference == place).collect();
+            let is_of_parent =
+                |result: &&ParentResult| result.reference == place && result.of_waypoint == self.of_waypoints;
+            let results: Vec<&ParentResult> = self.report.results.iter().filter(is_of_parent).collect();
             if results.is_empty() {
                 continue;
             }
