@@ -15,6 +15,7 @@ use crate::change_tracker::Expectation;
 use crate::churn::Churn;
 use crate::connect;
 use crate::fault_kind::FaultKind;
+use crate::fleet::ProxyPriority;
 use crate::measured_mesh::{MeasuredMesh, Setup};
 use crate::process::Process;
 use crate::server::{ObjectSource, ServerOptions};
@@ -43,7 +44,7 @@ const QUIET: Duration = Duration::from_millis(300);
 /// Injects each fault in turn. Returns whether all recoveries were as expected.
 pub(crate) async fn run(arguments: &FaultArguments) -> Result<bool> {
     let setup = Setup::started(arguments.started.shape.shape()?, arguments.proxies, &arguments.started.sluiced);
-    let setup = Setup { api_proxy: true, digests: true, ..setup };
+    let setup = Setup { api_proxy: true, digests: true, priority: ProxyPriority::Normal, ..setup };
     let measure = MeasureOptions { driver: Driver::Kube, ..arguments.started.measure.clone() };
     let faults = if arguments.faults.is_empty() { FaultKind::all() } else { arguments.faults.clone() };
     let mut faulty = FaultyMesh {

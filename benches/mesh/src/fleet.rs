@@ -10,6 +10,9 @@ use anyhow::Context as _;
 use http::HeaderValue;
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_tasks::DedicatedRuntime;
+use thread_priority::{
+    NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
+};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -26,8 +29,6 @@ use crate::{gateway, nodes};
 /// The types that a proxy requests before it has received anything.
 const ENVOY_TYPES: &[Type] = &[Type::Cds];
 const ZTUNNEL_TYPES: &[Type] = &[Type::Address, Type::Authorization];
-/// The lowest priority of a thread.
-const LOWEST_PRIORITY: i32 = 19;
 
 /// Proxies of one kind.
 #[derive(Clone, Debug)]
@@ -49,6 +50,7 @@ pub(crate) struct ProxyGroup {
     pub(crate) window: u32,
     /// They keep digests of the content they hold. Hashing takes time.
     pub(crate) digests: bool,
+    pub(crate) priority: ProxyPriority,
 }
 
 impl ProxyGroup {
@@ -92,7 +94,7 @@ pub(crate) struct ChangeOutcome {
 
 impl Fleet {
     pub(crate) fn new(shape: &Shape, group: ProxyGroup, address: SocketAddr) -> anyhow::Result<Self> {
-        let proxies = group.len();
+        let (proxies, runtime) = (group.len(), proxy_runtime(group.priority)?);
         let nodes = (0..proxies).map(|proxy| {
             let role = group.role(proxy);
             let mut node = nodes::node(shape, role, group.by_virtual_host);
@@ -127,7 +129,7 @@ impl Fleet {
             group,
             tasks: Vec::new(),
             stops: Vec::new(),
-            runtime: proxy_runtime()?,
+            runtime,
         })
     }
 
@@ -274,16 +276,28 @@ impl Fleet {
     }
 }
 
-/// Threads for proxies, with the lowest priority: they get a CPU only when no other thread needs it, as if they ran on other machines.
+/// Which threads go before those of the proxies.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum ProxyPriority {
+    /// All: the proxies get a CPU only when no other thread needs it, as if they ran on other machines.
+    Idle,
+    /// None.
+    Normal,
+}
+
+/// Threads for proxies.
 ///
 /// # Errors
 /// The threads cannot be started.
-pub(crate) fn proxy_runtime() -> anyhow::Result<DedicatedRuntime> {
-    let lower_priority = || {
-        // On Linux, `nice` applies to the calling thread. If it fails, the measured latencies are higher, never lower.
-        let _ = rustix::process::nice(LOWEST_PRIORITY);
+pub(crate) fn proxy_runtime(priority: ProxyPriority) -> anyhow::Result<DedicatedRuntime> {
+    let on_start = move || {
+        if priority == ProxyPriority::Idle {
+            let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+            // If this fails, the measured latencies are higher, never lower.
+            let _ = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy);
+        }
     };
-    DedicatedRuntime::new("proxies", lower_priority).context("start the threads of proxies")
+    DedicatedRuntime::new("proxies", on_start).context("start the threads of proxies")
 }
 
 pub(crate) fn milliseconds(nanos: u64) -> f64 {

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use crate::fleet::{milliseconds, proxy_runtime};
+use crate::fleet::{ProxyPriority, milliseconds, proxy_runtime};
 use crate::plot::short;
 use crate::process::Process;
 use crate::socket::{Clock, TimestampedSocket};
@@ -26,7 +26,7 @@ pub(crate) struct Loopback {
 pub(crate) async fn measure(bytes: usize, readers: usize) -> Result<Loopback> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("listen")?;
     let address = listener.local_addr()?;
-    let (clock, runtime) = (Clock::new(), proxy_runtime()?);
+    let (clock, runtime) = (Clock::new(), proxy_runtime(ProxyPriority::Idle)?);
     let mut pairs = Vec::new();
     for _ in 0..readers {
         let (reader, writer) = tokio::join!(TimestampedSocket::connect(address, clock), listener.accept());

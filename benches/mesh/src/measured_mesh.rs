@@ -11,7 +11,7 @@ use crate::api::Api;
 use crate::arguments::{AdsProtocol, Driver, MeasureOptions};
 use crate::change::{self, ChangeKind, Plan, PlannedChange};
 use crate::connect;
-use crate::fleet::{Fleet, ProxyGroup};
+use crate::fleet::{Fleet, ProxyGroup, ProxyPriority};
 use crate::loopback;
 use crate::mesh_objects::{MeshObjects, ObjectTarget};
 use crate::process::{Memory, Process};
@@ -39,6 +39,8 @@ pub(crate) struct Setup {
     pub(crate) starts: usize,
     /// Proxies keep digests of the content they hold.
     pub(crate) digests: bool,
+    /// Which threads go before those of the proxies.
+    pub(crate) priority: ProxyPriority,
     /// The server serves webhooks, with the default templates of the injector.
     pub(crate) webhooks: bool,
     /// Further variables of the server's environment.
@@ -57,6 +59,7 @@ impl Setup {
             api_proxy: false,
             starts: 1,
             digests: false,
+            priority: ProxyPriority::Idle,
             webhooks: false,
             environment: Vec::new(),
         }
@@ -150,6 +153,7 @@ impl MeasuredMesh {
             on_demand_clusters: measure.on_demand_clusters,
             window: measure.window.saturating_mul(1024),
             digests: setup.digests,
+            priority: setup.priority,
         };
         let mut fleet = Fleet::new(shape, group.clone(), server.address)?;
         let fresh = fleet.fresh();

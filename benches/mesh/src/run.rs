@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::arguments::{RunArguments, Storm};
 use crate::change::ChangeKind;
+use crate::fleet::ProxyPriority;
 use crate::measured_mesh::{MeasuredMesh, ServerChoice, Setup};
 use crate::report;
 use crate::result::RunResult;
@@ -29,6 +30,7 @@ pub(crate) async fn run(arguments: &RunArguments) -> Result<()> {
         api_proxy: false,
         starts: arguments.starts,
         digests: false,
+        priority: ProxyPriority::Idle,
         webhooks: false,
         environment: Vec::new(),
     };

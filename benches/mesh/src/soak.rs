@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::arguments::SoakArguments;
 use crate::churn::Churn;
+use crate::fleet::ProxyPriority;
 use crate::measured_mesh::{MeasuredMesh, Setup};
 use crate::result::Machine;
 use crate::shape::Shape;
@@ -43,7 +44,7 @@ pub(crate) struct SoakResult {
 /// Runs a soak. Returns whether memory stayed flat and the state is that of a fresh server.
 pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
     let setup = Setup::started(arguments.started.shape.shape()?, arguments.proxies, &arguments.started.sluiced);
-    let setup = Setup { digests: true, ..setup };
+    let setup = Setup { digests: true, priority: ProxyPriority::Normal, ..setup };
     let mut mesh = MeasuredMesh::open(&setup, &arguments.started.measure).await?;
     let kinds = mesh.kinds(&arguments.changes)?;
     let mut churn = Churn::new(arguments.seed);
