@@ -3,7 +3,7 @@
 use sluice_model::gateway_api::{DeclaredRule, ExternalAuth, ExternalAuthProtocol, HttpRule};
 use sluice_model::{
     CorsPolicy, Decimal, HeaderOperations, Headers, HttpMatch, HttpRedirect, HttpRetry, HttpRewrite, NamedMatches,
-    ObjectKey, RedirectPort, StringMatch, Text,
+    ObjectKey, RedirectPort, ServiceKey, StringMatch, Text,
 };
 use sluice_proto::agentgateway::request_mirrors::Mirror;
 use sluice_proto::agentgateway::resource::Kind;
@@ -13,6 +13,7 @@ use sluice_proto::agentgateway::{
     RequestRedirect, Retry, Route, RouteBackend, RouteMatch, RouteName, TcpRoute, Timeout, TrafficPolicySpec,
     UrlRewrite, backend_policy_spec, header_match, path_match, query_match, request_redirect, url_rewrite,
 };
+use sluice_proto::istio::workload::NamespacedHostname;
 
 use super::{AgentgatewayResource, BackendService, reference};
 use crate::wire::duration;
@@ -87,15 +88,24 @@ enum UnattachedRoute {
 }
 
 impl RouteTemplate {
-    /// The route of a listener, by the name and the key of that listener.
+    /// The route of a listener, by the name and the key of that listener. With a service it is only for requests to that one.
     #[must_use]
-    pub fn attach(&self, section: &str, listener_key: &str) -> AgentgatewayResource {
-        let key = |key: &str| if section.is_empty() { key.to_owned() } else { format!("{key}.{section}") };
+    pub fn attach(&self, section: &str, listener_key: &str, service: Option<&ServiceKey>) -> AgentgatewayResource {
+        let key = |key: &str| {
+            let suffixes = [Some(section).filter(|section| !section.is_empty()), service.map(|of| of.host.as_str())];
+            suffixes.into_iter().flatten().fold(key.to_owned(), |key, suffix| format!("{key}.{suffix}"))
+        };
         let listener_key = listener_key.to_owned();
+        let service_key = service.map(|service| NamespacedHostname {
+            namespace: service.namespace.to_string(),
+            hostname: service.host.to_string(),
+        });
         AgentgatewayResource::new(match &self.0 {
-            UnattachedRoute::Http(route) => Kind::Route(Route { key: key(&route.key), listener_key, ..route.clone() }),
+            UnattachedRoute::Http(route) => {
+                Kind::Route(Route { key: key(&route.key), listener_key, service_key, ..route.clone() })
+            }
             UnattachedRoute::L4(route) => {
-                Kind::TcpRoute(TcpRoute { key: key(&route.key), listener_key, ..route.clone() })
+                Kind::TcpRoute(TcpRoute { key: key(&route.key), listener_key, service_key, ..route.clone() })
             }
         })
     }

@@ -34,7 +34,7 @@ fn http(kind: &str, rule: &HttpRule, backends: Vec<RouteBackendInputs<'_>>, mirr
     };
     build_http_rule(&inputs)
         .iter()
-        .map(|rule| json_of(&rule.attach("http", "edge/door.http"))["route"].take())
+        .map(|rule| json_of(&rule.attach("http", "edge/door.http", None))["route"].take())
         .collect()
 }
 
@@ -287,7 +287,7 @@ fn key_of_a_route_for_connections_begins_with_its_age() {
         let hostnames = ["db.example".into()];
         let inputs =
             L4RuleInputs { kind: "TLSRoute", route: &route, created, number: 0, hostnames: &hostnames, backends };
-        let made = build_l4_rule(&inputs).attach("tls", "edge/door.tls");
+        let made = build_l4_rule(&inputs).attach("tls", "edge/door.tls", None);
         let route = json_of(&made)["tcpRoute"].take();
         assert_eq!(made.name.as_str(), format!("tcp_route/{}", route["key"].as_str().expect("a key")));
         assert_eq!(route["hostnames"], json!(["db.example"]));

@@ -379,9 +379,14 @@ fn waypoint_serves_the_routes_of_services_that_use_it() {
     mesh.apply(ROUTE_OF_SERVICE);
     assert_eq!(of_agentgateways(&mesh.touched()), [""; 0]);
     mesh.apply(&cart(USE_DOOR, ""));
-    assert_eq!(of_agentgateways(&mesh.touched()), ["+Agentgateway route/shop/cart.0.0.mesh"]);
+    assert_eq!(
+        of_agentgateways(&mesh.touched()),
+        ["+Agentgateway route/shop/cart.0.0.mesh.cart.shop.svc.cluster.local"]
+    );
     let found = mesh.resources_of(&proxy, ResourceType::Agentgateway);
-    assert_eq!(found["route/shop/cart.0.0.mesh"]["route"]["listenerKey"], "edge/door.mesh");
+    let route = &found["route/shop/cart.0.0.mesh.cart.shop.svc.cluster.local"]["route"];
+    assert_eq!(route["listenerKey"], "edge/door.mesh");
+    assert_eq!(route["serviceKey"], json!({"namespace": "shop", "hostname": "cart.shop.svc.cluster.local"}));
     let status = mesh.wanted_status(Kind::HTTPRoute, "shop", "cart");
     let parents: Vec<(&Json, String)> = status["parents"]
         .as_array()
@@ -396,7 +401,10 @@ fn waypoint_serves_the_routes_of_services_that_use_it() {
     let status = mesh.wanted_status(Kind::KubernetesGateway, "edge", "door");
     assert_eq!(status["listeners"][0]["attachedRoutes"], 1);
     mesh.apply(&cart("istio.io/use-waypoint: none", ""));
-    assert_eq!(of_agentgateways(&mesh.touched()), ["-Agentgateway route/shop/cart.0.0.mesh"]);
+    assert_eq!(
+        of_agentgateways(&mesh.touched()),
+        ["-Agentgateway route/shop/cart.0.0.mesh.cart.shop.svc.cluster.local"]
+    );
 }
 
 #[test]
@@ -406,20 +414,29 @@ fn waypoint_of_a_namespace_or_of_a_share_of_the_traffic_serves_routes() {
     mesh.apply(ROUTE_OF_SERVICE);
     mesh.touched();
     mesh.apply(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: shop, labels: {{{USE_DOOR}}}}}}}"));
-    assert_eq!(of_agentgateways(&mesh.touched()), ["+Agentgateway route/shop/cart.0.0.mesh"]);
+    assert_eq!(
+        of_agentgateways(&mesh.touched()),
+        ["+Agentgateway route/shop/cart.0.0.mesh.cart.shop.svc.cluster.local"]
+    );
     // The first waypoint of the Service is of another class, and gets none of the resources.
     mesh.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}");
     let other = WAYPOINT.replace("istio-agentgateway-waypoint", "istio-waypoint");
     mesh.apply(&other.replace("name: door, namespace: edge", "name: first, namespace: shop"));
     mesh.apply(&cart("istio.io/use-waypoint: first", ""));
-    assert_eq!(of_agentgateways(&mesh.touched()), ["-Agentgateway route/shop/cart.0.0.mesh"]);
+    assert_eq!(
+        of_agentgateways(&mesh.touched()),
+        ["-Agentgateway route/shop/cart.0.0.mesh.cart.shop.svc.cluster.local"]
+    );
     let both = "istio.io/use-waypoint: first, istio.io/use-waypoint-canary: door, \
                 istio.io/use-waypoint-canary-namespace: edge";
     let share = |percent: &str| format!("istio.io/use-waypoint-canary-weight: '{percent}'");
     mesh.apply(&cart(both, &share("101")));
     assert_eq!(of_agentgateways(&mesh.touched()), [""; 0], "an invalid share is none");
     mesh.apply(&cart(both, &share("10")));
-    assert_eq!(of_agentgateways(&mesh.touched()), ["+Agentgateway route/shop/cart.0.0.mesh"]);
+    assert_eq!(
+        of_agentgateways(&mesh.touched()),
+        ["+Agentgateway route/shop/cart.0.0.mesh.cart.shop.svc.cluster.local"]
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_model::gateway_api::{GROUP, GroupKind, ParentRef};
-use sluice_model::{Host, Labels, MESH_GATEWAY, NETWORKING_GROUP, ObjectKey, ServiceEntry, Text, label};
+use sluice_model::{Host, Labels, MESH_GATEWAY, NETWORKING_GROUP, ObjectKey, ServiceEntry, ServiceKey, Text, label};
 
 use super::listeners::{BoundListener, ListenerKey, ParentKey};
 use crate::inputs::ObjectCollections;
@@ -145,6 +145,8 @@ pub(super) struct AttachedListeners {
     pub(super) port: u16,
     /// For a Service or ServiceEntry: its hosts.
     pub(super) hosts: Vec<Host>,
+    /// For a listener of a waypoint: the Service whose requests the route is for.
+    pub(super) service: Option<ServiceKey>,
     /// Host of the listener as declared, empty for any.
     pub(super) hostname: Text,
     /// Hosts of other listeners of the same port, which have precedence for their hosts.
@@ -227,8 +229,13 @@ impl ParentLookup {
                 let waypoints = cx.get(of, &key).filter(|_| parent.kind.is("", "Service"));
                 for gateway in waypoints.iter().flat_map(|waypoints| waypoints.iter()) {
                     let parent_key = ParentKey { is_set: false, object: gateway.clone() };
+                    let before = found.attached.len();
                     if let Some(reason) = self.attach_to_listeners(cx, route, (place, None), &parent_key, &mut found) {
                         problem(place, reason);
+                    }
+                    let host = service_host(&key.name, &key.namespace, &self.domain);
+                    for attached in found.attached.iter_mut().skip(before) {
+                        attached.service = Some(ServiceKey { namespace: key.namespace.clone(), host: host.clone() });
                     }
                 }
                 continue;
@@ -253,6 +260,7 @@ impl ParentLookup {
                         reference: place,
                         port: parent.port,
                         hosts,
+                        service: None,
                         hostname: Text::default(),
                         banned: BTreeSet::new(),
                     });
@@ -339,6 +347,7 @@ impl ParentLookup {
                 reference: place,
                 port: reference.map(|reference| reference.port).unwrap_or_default(),
                 hosts: Vec::new(),
+                service: None,
                 hostname: bound.hostname.clone(),
                 banned,
             });

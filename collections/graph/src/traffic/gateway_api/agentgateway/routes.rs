@@ -268,7 +268,9 @@ fn attach(attachments: &Attachments, rules: &[RouteTemplate]) -> Vec<Derived> {
         let (Some(gateway), Some(listener)) = (&attached.agentgateway, &attached.listener) else { continue };
         let set = listener.parent.is_set.then_some(&listener.parent.object);
         let of_listener = listener_key(gateway, set, &listener.section);
-        let route = |rule: &RouteTemplate| Derived::new(gateway, false, rule.attach(&listener.section, &of_listener));
+        let service = attached.service.as_ref();
+        let route =
+            |rule: &RouteTemplate| Derived::new(gateway, false, rule.attach(&listener.section, &of_listener, service));
         resources.extend(rules.iter().map(route));
     }
     resources
