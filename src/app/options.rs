@@ -98,6 +98,7 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
         reviews_secrets: reads_cluster(config),
         virtual_hosts: config.features.virtual_hosts,
         on_demand_clusters: config.features.on_demand_clusters,
+        endpoints_by_locality: config.features.endpoints_by_locality,
     }
 }
 

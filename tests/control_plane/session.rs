@@ -6,6 +6,7 @@ mod client;
 mod debug;
 mod fixture;
 mod identity;
+mod locality_endpoints;
 mod login;
 mod on_demand_clusters;
 mod random;

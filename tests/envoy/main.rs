@@ -17,6 +17,7 @@ mod flips;
 mod gateway;
 mod hbone;
 mod layer4;
+mod locality_endpoints;
 mod on_demand_clusters;
 mod requests;
 mod resilience;

@@ -194,6 +194,9 @@ pub(crate) struct MeasureOptions {
     /// Proxies subscribe to the virtual hosts of route tables one by one (VHDS). A started server has VHDS enabled.
     #[arg(long)]
     pub(crate) virtual_hosts: bool,
+    /// Proxies subscribe to the endpoints of assignments one by one (LEDS). A started server has LEDS enabled.
+    #[arg(long)]
+    pub(crate) endpoints_by_locality: bool,
     /// Sidecars request the clusters of so many services on demand (ODCDS), and receive no other clusters that only routes send to. A
     /// started server has ODCDS enabled. Only with `--changes none`: other changes do not concern all proxies then.
     #[arg(long, value_name = "SERVICES")]

@@ -141,6 +141,8 @@ pub(crate) struct Plan {
     pub(crate) target: usize,
     /// Proxies subscribe to virtual hosts one by one (VHDS).
     pub(crate) by_virtual_host: bool,
+    /// Proxies subscribe to endpoints one by one (LEDS).
+    pub(crate) by_locality: bool,
 }
 
 /// The change of a kind in a round; rounds count from 0.
@@ -149,6 +151,9 @@ pub(crate) fn plan(kind: ChangeKind, shape: &Shape, round: usize, options: Plan)
     let target = shape.http_service(options.target);
     let routes = |service: Service, marker: Marker| {
         if options.by_virtual_host { host(service, marker) } else { table(service, marker) }
+    };
+    let assignment = |service: Service, content: ExpectedContent| {
+        if options.by_locality { endpoint(content) } else { assignment(service, content) }
     };
     let home = target.namespace_number();
     let change_for_clients_of = |namespace: usize, write: Write, expected| PlannedChange {
@@ -336,6 +341,15 @@ pub(crate) fn cluster(service: Service, content: ExpectedContent) -> Expectation
 
 fn assignment(service: Service, content: ExpectedContent) -> Expectation {
     Expectation { kind: Type::Eds, name: Some(service.cluster()), content }
+}
+
+/// An endpoint as a resource of its own.
+fn endpoint(content: ExpectedContent) -> Expectation {
+    let content = match content {
+        ExpectedContent::Lacks(_) => ExpectedContent::Removed,
+        content => content,
+    };
+    Expectation { kind: Type::Leds, name: None, content }
 }
 
 /// A text whose presence or absence shows that the routes of a service have changed.

@@ -53,7 +53,7 @@ impl Churn {
             ChangeKind::ScaleUp => self.random.random_range(0..shape.services.min(8)),
             _ => self.random.random_range(0..shape.services),
         };
-        let change = change::plan(kind, &shape, round, Plan { target, by_virtual_host: false })?;
+        let change = change::plan(kind, &shape, round, Plan { target, ..Plan::default() })?;
         if let Some((prepare, _)) = change.prepare {
             prepare(&mesh.objects)?;
         }

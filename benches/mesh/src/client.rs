@@ -1,7 +1,7 @@
 //! One proxy: its stream, and its subscriptions in Envoy's order.
 //!
-//! It subscribes to CDS first, to EDS for the received clusters, then to LDS, then to RDS and SDS for the listeners, and
-//! to VHDS for route tables that use it. A ztunnel subscribes to all workload addresses and policies. It acknowledges every
+//! It subscribes to CDS first, to EDS for the received clusters, then to LDS, then to RDS and SDS for the listeners, to
+//! LEDS for assignments that use it, and to VHDS for such route tables. A ztunnel subscribes to all workload addresses and policies. It acknowledges every
 //! response at once. Unlike Envoy, it stays subscribed to the route tables of a removed listener.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +39,9 @@ use crate::socket::{LastArrival, TimestampedSocket};
 /// Wait before the next attempt after a rejected stream. Doubled after each attempt, up to [`MAX_BACKOFF`].
 const INITIAL_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
+
+/// How the names of collections of endpoints end.
+const ALL_ENDPOINTS: &str = "/*";
 
 /// How a proxy reads.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -412,6 +415,11 @@ impl<'a> Stream<'a> {
             // Virtual hosts are subscribed to by the name of their route table.
             held.record(table, "", 0);
         }
+        if kind == Type::Leds
+            && let Some((collection, _)) = name.rsplit_once('/')
+        {
+            held.record(&format!("{collection}{ALL_ENDPOINTS}"), "", 0);
+        }
         if self.shared.protocol == AdsProtocol::Sotw && kind.is_wildcard() {
             self.response.present.insert(name.to_owned());
         }
@@ -427,7 +435,8 @@ impl<'a> Stream<'a> {
     /// Whether LDS can be requested: Envoy requests it after the clusters and their assignments have arrived.
     fn can_request_listeners(&self) -> bool {
         let is_complete = |kind: Type| self.client.held[kind as usize].is_complete();
-        let clusters = self.answered[Type::Cds as usize] && is_complete(Type::Cds) && is_complete(Type::Eds);
+        let assignments = [Type::Cds, Type::Eds, Type::Leds].into_iter().all(is_complete);
+        let clusters = self.answered[Type::Cds as usize] && assignments;
         clusters && !self.requested[Type::Lds as usize]
     }
 }
@@ -446,6 +455,7 @@ impl Stream<'_> {
             // The subscription names route tables. The held resources are their virtual hosts.
             let is_subscribed = |name: &&str| match kind {
                 Type::Vhds => !name.contains('/'),
+                Type::Leds => name.ends_with(ALL_ENDPOINTS),
                 kind => !kind.is_wildcard(),
             };
             let mut subscribe = SubscribeFields::default();
@@ -460,7 +470,9 @@ impl Stream<'_> {
                 continue;
             }
             let request = DeltaRequest { node, type_url: kind.url().into(), ..Default::default() };
-            self.send(request.with(&subscribe, held.versions()));
+            // Envoy does not state which endpoints it holds.
+            let versions = (kind != Type::Leds).then(|| held.versions());
+            self.send(request.with(&subscribe, versions.into_iter().flatten()));
         }
     }
 

@@ -44,6 +44,8 @@ pub(crate) struct ProxyGroup {
     pub(crate) protocol: AdsProtocol,
     /// They subscribe to virtual hosts one by one (VHDS).
     pub(crate) by_virtual_host: bool,
+    /// They subscribe to endpoints one by one (LEDS).
+    pub(crate) by_locality: bool,
     /// Sidecars request the clusters of so many services on demand (ODCDS).
     pub(crate) on_demand_clusters: Option<usize>,
     /// Flow-control window of each, in bytes.
@@ -98,6 +100,9 @@ impl Fleet {
         let nodes = (0..proxies).map(|proxy| {
             let role = group.role(proxy);
             let mut node = nodes::node(shape, role, group.by_virtual_host);
+            if group.by_locality {
+                node["metadata"]["LEDS"] = "true".into();
+            }
             if group.on_demand_clusters.is_some() && matches!(role, Role::Sidecar(_)) {
                 node["metadata"]["ON_DEMAND_CLUSTERS"] = "true".into();
             }

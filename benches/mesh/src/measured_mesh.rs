@@ -103,6 +103,10 @@ impl MeasuredMesh {
             "--virtual-hosts needs --protocol delta"
         );
         ensure!(
+            !measure.endpoints_by_locality || measure.protocol == AdsProtocol::Delta,
+            "--endpoints-by-locality needs --protocol delta"
+        );
+        ensure!(
             measure.on_demand_clusters.is_none() || measure.protocol == AdsProtocol::Delta,
             "--on-demand-clusters needs --protocol delta"
         );
@@ -126,6 +130,7 @@ impl MeasuredMesh {
                     directory: directory.path().to_owned(),
                     arguments: measure.server_arguments.clone(),
                     virtual_hosts: measure.virtual_hosts,
+                    endpoints_by_locality: measure.endpoints_by_locality,
                     on_demand_clusters: measure.on_demand_clusters.is_some(),
                     webhooks: setup.webhooks,
                     log: None,
@@ -150,6 +155,7 @@ impl MeasuredMesh {
             ztunnels: shape.ztunnels,
             protocol: measure.protocol,
             by_virtual_host: measure.virtual_hosts,
+            by_locality: measure.endpoints_by_locality,
             on_demand_clusters: measure.on_demand_clusters,
             window: measure.window.saturating_mul(1024),
             digests: setup.digests,
@@ -199,7 +205,11 @@ impl MeasuredMesh {
     }
 
     fn plan(&self, kind: ChangeKind, round: usize) -> Result<PlannedChange> {
-        let plan = Plan { target: CHANGED_SERVICE, by_virtual_host: self.measure.virtual_hosts };
+        let plan = Plan {
+            target: CHANGED_SERVICE,
+            by_virtual_host: self.measure.virtual_hosts,
+            by_locality: self.measure.endpoints_by_locality,
+        };
         change::plan(kind, &self.objects.shape, round, plan)
     }
 
@@ -303,6 +313,7 @@ impl MeasuredMesh {
                 Driver::Kube => "kube".into(),
             },
             virtual_hosts: self.measure.virtual_hosts,
+            endpoints_by_locality: self.measure.endpoints_by_locality,
             ready_seconds: (!self.starts.is_empty()).then(|| of(self.starts.iter().copied(), 0.5)),
             starts_seconds: self.starts.clone(),
             ready_memory: self.ready_memory,

@@ -147,8 +147,9 @@ fn line(head: &[&str], cells: &[String]) -> String {
 
 fn title_of(result: &RunResult) -> String {
     let vhds = if result.virtual_hosts { ", with VHDS" } else { "" };
+    let leds = if result.endpoints_by_locality { ", with LEDS" } else { "" };
     let driver = if result.driver == "kube" { ", through a Kubernetes API" } else { "" };
-    format!("{}, {} {} proxies{vhds}{driver}", result.shape, result.proxies, result.protocol)
+    format!("{}, {} {} proxies{vhds}{leds}{driver}", result.shape, result.proxies, result.protocol)
 }
 
 fn machine(result: &RunResult) -> String {

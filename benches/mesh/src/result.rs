@@ -33,6 +33,9 @@ pub(crate) struct RunResult {
     /// Proxies subscribed virtual hosts one by one.
     #[serde(default)]
     pub(crate) virtual_hosts: bool,
+    /// Proxies subscribed endpoints one by one.
+    #[serde(default)]
+    pub(crate) endpoints_by_locality: bool,
     /// From the start of the process to ready; none for a server that was running.
     pub(crate) ready_seconds: Option<f64>,
     /// The same for every start; `ready_seconds` is their median.

@@ -16,6 +16,12 @@ use crate::storm;
 pub(crate) async fn run(arguments: &RunArguments) -> Result<()> {
     let restarts = arguments.storms.contains(&Storm::Restart);
     ensure!(!restarts || arguments.sluiced.is_some(), "the storm `restart` needs --sluiced");
+    let on_demand = arguments.measure.on_demand_clusters.is_some();
+    let measures_changes = arguments.changes.iter().any(|kind| *kind != ChangeKind::None);
+    ensure!(
+        !on_demand || !measures_changes,
+        "--on-demand-clusters needs --changes none: other changes do not concern all proxies"
+    );
     let server = match (&arguments.sluiced, arguments.server) {
         (Some(binary), _) => ServerChoice::Start(binary.clone()),
         (None, Some(address)) => ServerChoice::Running(address, arguments.pid),

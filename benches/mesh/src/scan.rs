@@ -9,6 +9,8 @@ use sluice_proto::wire::{contents, fields};
 pub(crate) enum Type {
     Cds,
     Eds,
+    /// Endpoints, of assignments that use LEDS.
+    Leds,
     Lds,
     Rds,
     /// Virtual hosts, of route tables that use VHDS.
@@ -25,13 +27,23 @@ pub(crate) enum Type {
 pub(crate) const TYPES: usize = Type::ALL.len();
 
 impl Type {
-    pub(crate) const ALL: [Self; 8] =
-        [Self::Cds, Self::Eds, Self::Lds, Self::Rds, Self::Vhds, Self::Sds, Self::Address, Self::Authorization];
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Cds,
+        Self::Eds,
+        Self::Leds,
+        Self::Lds,
+        Self::Rds,
+        Self::Vhds,
+        Self::Sds,
+        Self::Address,
+        Self::Authorization,
+    ];
 
     pub(crate) fn url(self) -> &'static str {
         match self {
             Self::Cds => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
             Self::Eds => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+            Self::Leds => "type.googleapis.com/envoy.config.endpoint.v3.LbEndpoint",
             Self::Lds => "type.googleapis.com/envoy.config.listener.v3.Listener",
             Self::Rds => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
             Self::Vhds => "type.googleapis.com/envoy.config.route.v3.VirtualHost",
@@ -115,7 +127,14 @@ fn uses_vhds(table: &[u8]) -> bool {
     contents(table, 9).next().is_some()
 }
 
-/// The names that a resource refers to and that a proxy subscribes to. Of a route table, `resource` may be some of its
+/// The collections of endpoints that an assignment, or some fields of one, refers to.
+fn collections(assignment: &[u8]) -> impl Iterator<Item = &str> {
+    // `endpoints`, `leds_cluster_locality_config`, `leds_collection_name`.
+    let configs = contents(assignment, 2).flat_map(|locality| contents(locality, 8));
+    configs.flat_map(|config| contents(config, 2)).filter_map(text)
+}
+
+/// The names that a resource refers to and that a proxy subscribes to. Of a route table or an assignment, `resource` may be some of its
 /// fields.
 pub(crate) fn referenced_names<'a>(kind: Type, own_name: &'a str, resource: &'a Bytes) -> Vec<(Type, &'a str)> {
     match kind {
@@ -125,7 +144,8 @@ pub(crate) fn referenced_names<'a>(kind: Type, own_name: &'a str, resource: &'a 
             tables.chain(secrets(resource).into_iter().map(|name| (Type::Sds, name))).collect()
         }
         Type::Rds => uses_vhds(resource).then_some((Type::Vhds, own_name)).into_iter().collect(),
-        Type::Eds | Type::Vhds | Type::Sds | Type::Address | Type::Authorization => Vec::new(),
+        Type::Eds => collections(resource).map(|name| (Type::Leds, name)).collect(),
+        Type::Leds | Type::Vhds | Type::Sds | Type::Address | Type::Authorization => Vec::new(),
     }
 }
 
@@ -135,6 +155,10 @@ mod tests {
     use sluice_proto::envoy::config::cluster::v3::Cluster;
     use sluice_proto::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, DiscoveryType, EdsClusterConfig};
     use sluice_proto::envoy::config::core::v3::{TransportSocket, transport_socket};
+    use sluice_proto::envoy::config::endpoint::v3::locality_lb_endpoints::LbConfig;
+    use sluice_proto::envoy::config::endpoint::v3::{
+        ClusterLoadAssignment, LedsClusterLocalityConfig, LocalityLbEndpoints,
+    };
     use sluice_proto::envoy::config::listener::v3::filter::ConfigType;
     use sluice_proto::envoy::config::listener::v3::{Filter, FilterChain, Listener};
     use sluice_proto::envoy::config::route::v3::{RouteConfiguration, Vhds};
@@ -162,6 +186,17 @@ mod tests {
         };
         assert_eq!(referenced(&with_vhds), ["80"]);
         assert!(referenced(&whole).is_empty());
+    }
+
+    #[test]
+    fn an_assignment_with_leds_subscribes_its_endpoints() {
+        let config = LedsClusterLocalityConfig { leds_collection_name: "xdstp:///a/*".into(), ..Default::default() };
+        let locality =
+            LocalityLbEndpoints { lb_config: Some(LbConfig::LedsClusterLocalityConfig(config)), ..Default::default() };
+        let endpoints = vec![LocalityLbEndpoints::default(), locality];
+        let assignment = ClusterLoadAssignment { cluster_name: "a".into(), endpoints, ..Default::default() };
+        let bytes = assignment.encode_to_vec().into();
+        assert_eq!(names(Type::Leds, referenced_names(Type::Eds, "a", &bytes)), ["xdstp:///a/*"]);
     }
 
     #[test]

@@ -42,6 +42,7 @@ pub(crate) struct ServerOptions {
     /// VHDS is enabled.
     pub(crate) virtual_hosts: bool,
     /// ODCDS is enabled.
+    pub(crate) endpoints_by_locality: bool,
     pub(crate) on_demand_clusters: bool,
     /// It serves webhooks over TLS. Pods are injected by the chart's templates.
     pub(crate) webhooks: bool,
@@ -125,6 +126,9 @@ impl Server {
         command.env("TRUSTED_GATEWAY_CIDR", "127.0.0.0/8");
         if server_options.virtual_hosts {
             command.env("SLUICE_VHDS", "true");
+        }
+        if server_options.endpoints_by_locality {
+            command.env("SLUICE_LEDS", "true");
         }
         if server_options.on_demand_clusters {
             command.env("SLUICE_ON_DEMAND_CLUSTERS", "true");

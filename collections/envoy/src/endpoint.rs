@@ -1,6 +1,7 @@
 //! Cluster load assignments (N16, N17).
 
 mod assignment;
+mod by_locality;
 mod client;
 mod frame;
 mod group;
@@ -15,6 +16,7 @@ mod through_waypoint;
 mod totals;
 
 pub use assignment::build_assignment;
+pub use by_locality::{NamedEndpoints, build_assignment_by_locality, build_frames_by_locality, build_part_by_locality};
 pub use client::{EndpointClient, Tier, tier, tier_of_service, tiers_of_mesh, tiers_of_rule};
 pub use inputs::{AssignmentInputs, Backend};
 pub(crate) use metadata::canonical_service;

@@ -319,6 +319,7 @@ impl<'s> GraphContext<'s> {
             replica_groups: &self.replica_groups,
             root_namespace: &self.root_namespace,
             udp_backends: self.udp_backends.as_ref(),
+            by_locality: self.options.endpoints_by_locality,
         }
     }
 

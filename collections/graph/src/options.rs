@@ -85,6 +85,8 @@ pub struct GraphOptions {
     pub virtual_hosts: bool,
     /// Proxies that support it get the clusters that only routes refer to on demand (`SLUICE_ON_DEMAND_CLUSTERS`).
     pub on_demand_clusters: bool,
+    /// Proxies that support it get the endpoints of each locality as resources of their own, by LEDS (`SLUICE_LEDS`).
+    pub endpoints_by_locality: bool,
 }
 
 /// Which taint is removed from nodes, and when.
@@ -152,6 +154,7 @@ impl Default for GraphOptions {
             reviews_secrets: false,
             virtual_hosts: false,
             on_demand_clusters: false,
+            endpoints_by_locality: false,
         }
     }
 }

@@ -67,6 +67,7 @@ pub fn client_profile(proxy: &Proxy) -> ClientProfile {
         ListenerProfile::of(&elsewhere, &ProxyConfig::default()),
         RouteProfile::of(&elsewhere),
         proxy.config.as_ref().and_then(|config| config.private_key_provider.as_ref()),
+        proxy.endpoints_by_locality,
     );
     let location = (proxy.shared_location(), &proxy.network_view, &proxy.locality);
     ClientProfile { properties: content_hashes(&properties), location: content_hashes(&location) }

@@ -58,6 +58,10 @@ pub(crate) fn derive_scopes<'s>(inputs: &ScopeInputs<'_, 's>) -> Collection<'s, 
             {
                 on_demand_clusters::add_layers(clusters);
             }
+            if proxy.endpoints_by_locality {
+                let of_assignments = layers.get(&ResourceType::Endpoint).cloned().unwrap_or_default();
+                layers.insert(ResourceType::LbEndpoint, of_assignments);
+            }
             if proxy.virtual_hosts {
                 let of_tables = layers.get(&ResourceType::Route).cloned().unwrap_or_default();
                 layers.insert(ResourceType::VirtualHost, of_tables);

@@ -16,6 +16,7 @@ mod grpc;
 mod inference_pools;
 mod ingress_waypoints;
 mod large;
+mod locality_endpoints;
 mod multi_cluster;
 mod names;
 mod networks;

@@ -25,6 +25,7 @@ mod identity;
 mod ingress;
 mod kubernetes;
 pub mod label;
+pub mod lb_endpoint;
 mod load_balancer;
 mod mesh_config;
 mod mesh_networks;

@@ -149,6 +149,9 @@ pub struct Proxy {
     pub dns_domain: Text,
     /// Labels of its workload.
     pub labels: Labels,
+    /// Labels that are set for it apart from those of its pod (`STATIC_LABELS`), which take precedence. Set in its metadata only.
+    #[serde(default)]
+    pub static_labels: Labels,
     /// Those annotations of its workload that builders read.
     pub annotations: Labels,
     /// Cluster it runs in, as its node states.
@@ -198,6 +201,9 @@ pub struct Proxy {
     /// It subscribes to the clusters of routes when it needs them (`ON_DEMAND_CLUSTERS` in its metadata).
     #[serde(default)]
     pub on_demand_clusters: bool,
+    /// It gets the endpoints of each locality as resources of their own (`LEDS` in its metadata).
+    #[serde(default)]
+    pub endpoints_by_locality: bool,
     /// Port of the HTTP proxy listener (`HTTP_PROXY_PORT`), 0 if none.
     pub http_proxy_port: u16,
     /// Container ports by `POD_PORTS`: (name, number, protocol).

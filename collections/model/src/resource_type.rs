@@ -9,6 +9,7 @@ pub enum ResourceType {
     // In the push order of X11.
     Cluster,
     Endpoint,
+    LbEndpoint,
     Listener,
     Route,
     VirtualHost,
@@ -24,9 +25,10 @@ pub enum ResourceType {
 
 impl ResourceType {
     /// Every type, in push order (X11).
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Cluster,
         Self::Endpoint,
+        Self::LbEndpoint,
         Self::Listener,
         Self::Route,
         Self::VirtualHost,
@@ -46,6 +48,7 @@ impl ResourceType {
         match self {
             Self::Cluster => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
             Self::Endpoint => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+            Self::LbEndpoint => "type.googleapis.com/envoy.config.endpoint.v3.LbEndpoint",
             Self::Listener => "type.googleapis.com/envoy.config.listener.v3.Listener",
             Self::Route => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
             Self::VirtualHost => "type.googleapis.com/envoy.config.route.v3.VirtualHost",
@@ -69,12 +72,16 @@ impl ResourceType {
     /// Whether a client without named subscriptions gets all resources of the type (X09).
     #[must_use]
     pub const fn is_wildcard(self) -> bool {
-        !matches!(self, Self::Endpoint | Self::Route | Self::VirtualHost | Self::Secret | Self::ExtensionConfig)
+        !matches!(
+            self,
+            Self::Endpoint | Self::LbEndpoint | Self::Route | Self::VirtualHost | Self::Secret | Self::ExtensionConfig
+        )
     }
 
-    /// Whether a client subscribes by prefix: `80` for all resources named `80/…`.
+    /// Whether a client subscribes by prefix: `80` for all virtual hosts named `80/…`, and `xdstp://…/*` for all endpoints named
+    /// `xdstp://…/…`.
     #[must_use]
     pub const fn is_by_prefix(self) -> bool {
-        matches!(self, Self::VirtualHost)
+        matches!(self, Self::VirtualHost | Self::LbEndpoint)
     }
 }

@@ -129,6 +129,7 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         namespace,
         dns_domain: domain.into(),
         labels,
+        static_labels: metadata.labels("STATIC_LABELS"),
         annotations,
         cluster: aliases.get(&cluster).cloned().unwrap_or(cluster),
         // Like identities, this comes from the authentication of the caller.
@@ -157,6 +158,7 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         self_discovery: metadata.flag("ENABLE_SELF_DISCOVERY"),
         virtual_hosts: metadata.flag("VHDS"),
         on_demand_clusters: metadata.flag("ON_DEMAND_CLUSTERS"),
+        endpoints_by_locality: metadata.flag("LEDS"),
         http_proxy_port: metadata.text("HTTP_PROXY_PORT").parse().unwrap_or_default(),
         pod_ports: metadata.pod_ports(),
         config,
@@ -198,9 +200,12 @@ fn check_lengths(node: &Node, metadata: &Metadata) -> Result<(), NodeParseError>
         limited("the locality", place.len(), MAX_NAME_BYTES)?;
     }
     // Labels decide which policies apply, so none is dropped.
-    let labels = metadata.0.get("LABELS").and_then(Value::as_object).into_iter().flatten();
-    let size = labels.map(|(name, value)| name.len() + value.as_str().map_or(0, str::len)).sum();
-    limited("LABELS", size, MAX_LABEL_BYTES)
+    for field in ["LABELS", "STATIC_LABELS"] {
+        let labels = metadata.0.get(field).and_then(Value::as_object).into_iter().flatten();
+        let size = labels.map(|(name, value)| name.len() + value.as_str().map_or(0, str::len)).sum();
+        limited(field, size, MAX_LABEL_BYTES)?;
+    }
+    Ok(())
 }
 
 /// Metadata of a node, as JSON.
@@ -363,7 +368,7 @@ mod tests {
             "cluster": "web.shop",
             "metadata": {
                 "NAMESPACE": "shop", "CLUSTER_ID": "alias", "INSTANCE_IPS": "10.1.0.1,fd00::1", "INTERCEPTION_MODE": "TPROXY",
-                "LABELS": {"app": "web"}, "DNS_CAPTURE": "true", "HTTP_PROXY_PORT": "15080", "HTTP10": "1",
+                "LABELS": {"app": "web", "tier": "front"}, "STATIC_LABELS": {"tier": "front"}, "DNS_CAPTURE": "true", "HTTP_PROXY_PORT": "15080", "HTTP10": "1",
                 "POD_PORTS": "[{\"name\":\"http\",\"containerPort\":8080,\"protocol\":\"TCP\"}]",
                 "PROXY_CONFIG": {"concurrency": 3}, "ENVOY_STATUS_PORT": 15021,
             },
@@ -384,6 +389,8 @@ mod tests {
         assert_eq!(proxy.metadata.get("ENVOY_STATUS_PORT").map(|json| json.as_str()), Some("15021"));
         assert_eq!(proxy.extensions, EnvoyExtensions(Some(["istio.alpn".into()].into())));
         assert_eq!(proxy.locality.zone, "z");
+        let text = |labels: &sluice_model::Labels| labels.get("tier").map(|tier| tier.as_str().to_owned());
+        assert_eq!((proxy.labels.len(), text(&proxy.static_labels)), (2, Some("front".to_owned())));
     }
 
     #[test]
@@ -430,6 +437,7 @@ mod tests {
             assert_eq!(refused(json!({name: long(513)})), format!("{name} of the node is longer than 512 bytes"));
         }
         assert!(refused(json!({"LABELS": {"a": long(40_000)}})).contains("LABELS"));
+        assert!(refused(json!({"STATIC_LABELS": {"a": long(40_000)}})).contains("STATIC_LABELS"));
         let tag = json!({"literal": {"value": long(20_000)}});
         assert!(refused(json!({"PROXY_CONFIG": {"tracing": {"customTags": {"a": tag}}}})).contains("PROXY_CONFIG"));
     }

@@ -9,7 +9,7 @@ use axum::extract::{Query, State};
 use axum::http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 use sluice_auth::Viewer;
-use sluice_model::ResourceType;
+use sluice_model::{ResourceType, lb_endpoint};
 use sluice_xds_protocol::ResolvedResource;
 
 use crate::answer::{self, Parameters};
@@ -117,7 +117,18 @@ fn sections(held: &BTreeMap<ResourceType, Vec<ResolvedResource>>, with_endpoints
         section("ClustersConfigDump", "dynamicActiveClusters", all(ResourceType::Cluster, &simple("cluster"))),
     ];
     if with_endpoints {
-        let endpoints = all(ResourceType::Endpoint, &simple("endpointConfig"));
+        let assignment = |resource: &ResolvedResource, mut value: Value| {
+            // The format of Envoy for endpoints by LEDS.
+            for locality in value["endpoints"].as_array_mut().into_iter().flatten() {
+                let endpoints = endpoints_of(locality, held.get(&ResourceType::LbEndpoint));
+                if let (Some(endpoints), Some(fields)) = (endpoints, locality.as_object_mut()) {
+                    fields.remove("ledsClusterLocalityConfig");
+                    fields.insert("lbEndpoints".to_owned(), endpoints.into());
+                }
+            }
+            simple("endpointConfig")(resource, value)
+        };
+        let endpoints = all(ResourceType::Endpoint, &assignment);
         sections.push(section("EndpointsConfigDump", "dynamicEndpointConfigs", endpoints));
     }
     sections.extend([
@@ -132,15 +143,26 @@ fn sections(held: &BTreeMap<ResourceType, Vec<ResolvedResource>>, with_endpoints
 
 /// The VHDS virtual hosts of a route table.
 fn hosts_of(table: &str, hosts: Option<&Vec<ResolvedResource>>) -> Vec<Value> {
-    let is_of = |host: &&ResolvedResource| host.name.rsplit_once('/').is_some_and(|(whole, _)| whole == table);
-    let part = |host: &ResolvedResource| {
-        let mut value = to_json(ResourceType::VirtualHost, host);
+    parts_of(ResourceType::VirtualHost, table, hosts)
+}
+
+/// The endpoints of a locality of an assignment that uses LEDS.
+fn endpoints_of(locality: &Value, endpoints: Option<&Vec<ResolvedResource>>) -> Option<Vec<Value>> {
+    let name = locality["ledsClusterLocalityConfig"]["ledsCollectionName"].as_str()?;
+    Some(parts_of(ResourceType::LbEndpoint, name.strip_suffix(lb_endpoint::ALL)?, endpoints))
+}
+
+/// The resources whose names begin with that of the whole that they are part of.
+fn parts_of(kind: ResourceType, whole: &str, parts: Option<&Vec<ResolvedResource>>) -> Vec<Value> {
+    let is_of = |part: &&ResolvedResource| part.name.rsplit_once('/').is_some_and(|(of, _)| of == whole);
+    let part = |part: &ResolvedResource| {
+        let mut value = to_json(kind, part);
         if let Some(fields) = value.as_object_mut() {
             fields.remove("@type");
         }
         value
     };
-    hosts.into_iter().flatten().filter(is_of).map(part).collect()
+    parts.into_iter().flatten().filter(is_of).map(part).collect()
 }
 
 /// A resource as JSON, with redacted secrets.

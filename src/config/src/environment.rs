@@ -193,6 +193,9 @@ pub struct Features {
     /// `SLUICE_ON_DEMAND_CLUSTERS`, experimental: delta clients whose metadata has `ON_DEMAND_CLUSTERS: "true"` receive the clusters
     /// that only routes refer to when they name them (ODCDS).
     pub on_demand_clusters: bool,
+    /// `SLUICE_LEDS`, experimental: delta clients whose metadata has `LEDS: "true"` receive the endpoints of each locality as resources
+    /// of their own (LEDS), not in the assignments of clusters.
+    pub endpoints_by_locality: bool,
     /// `SLUICE_HTTP2_FRAMES`: split large HTTP/2 data frames of clients, which saves 8 KiB of memory for each connection.
     pub small_http2_frames: bool,
     /// `PILOT_REMOTE_CLUSTER_TIMEOUT`: longest time for which proxies wait until a remote cluster is read; zero is
@@ -378,6 +381,7 @@ impl Features {
             any_trust_domain: variables.flag("PILOT_SKIP_VALIDATE_TRUST_DOMAIN", false),
             virtual_hosts: variables.flag("SLUICE_VHDS", false),
             on_demand_clusters: variables.flag("SLUICE_ON_DEMAND_CLUSTERS", false),
+            endpoints_by_locality: variables.flag("SLUICE_LEDS", false),
             small_http2_frames: variables.flag("SLUICE_HTTP2_FRAMES", true),
             jwks_skip_verify: variables.flag("JWKS_RESOLVER_INSECURE_SKIP_VERIFY", false),
             xds_auth: variables.flag("XDS_AUTH", true),

@@ -37,6 +37,7 @@ impl ProxyInput for RecordedProxies {
             grpc: node.user_agent_name == "grpc",
             virtual_hosts: true,
             on_demand_clusters: true,
+            endpoints_by_locality: true,
             ..Proxy::default()
         })
     }
@@ -65,6 +66,8 @@ pub(crate) struct SessionFixture {
     pub(crate) status: StatusReader,
     pub(crate) proxies: Arc<RecordedProxies>,
     changes: Mutex<EpochChanges>,
+    /// Scopes have layers of endpoints that are resources of their own.
+    by_locality: bool,
 }
 
 impl SessionFixture {
@@ -78,10 +81,19 @@ impl SessionFixture {
         let proxies = Arc::new(RecordedProxies::default());
         let store = Arc::new(Store::default());
         let server = DiscoveryServer::with_limits(store, proxies.clone(), Metrics::default(), true, admission, limits);
-        let mesh = Self { status: StatusReader::new(server.clone()), server, proxies, changes: Mutex::default() };
+        let status = StatusReader::new(server.clone());
+        let mesh = Self { status, server, proxies, changes: Mutex::default(), by_locality: false };
         mesh.scope(SIDECAR, &["base"]);
         mesh.commit();
         mesh.server.store().set_ready();
+        mesh
+    }
+
+    /// The same mesh; its proxies get endpoints by LEDS.
+    pub(crate) fn with_endpoints_by_locality() -> Self {
+        let mesh = Self { by_locality: true, ..Self::new() };
+        mesh.scope(SIDECAR, &["base"]);
+        mesh.commit();
         mesh
     }
 
@@ -132,8 +144,9 @@ impl SessionFixture {
     /// The same for a proxy with an authenticated identity.
     pub(crate) fn scope_for(&self, proxy: &str, identity: Option<Identity>, layers: &[&str]) {
         let layers: Arc<[Layer]> = layers.iter().map(|name| layer(name)).collect();
+        let kinds = ResourceType::ALL.into_iter().filter(|kind| self.by_locality || *kind != ResourceType::LbEndpoint);
         let scope = Scope {
-            layers: ResourceType::ALL.into_iter().map(|kind| (kind, layers.clone())).collect(),
+            layers: kinds.map(|kind| (kind, layers.clone())).collect(),
             slots: BTreeMap::from([("who".into(), Arc::from(proxy.as_bytes()))]),
             identity,
             node: NODE.into(),

@@ -72,6 +72,8 @@ pub struct EndpointClient {
     pub east_west: bool,
     /// Whether it is a gateway that sends through the waypoints of services that ask for it.
     pub through_waypoints: bool,
+    /// Whether it gets endpoints as resources of their own, by LEDS.
+    pub by_locality: bool,
 }
 
 impl EndpointClient {
@@ -121,6 +123,12 @@ impl EndpointClient {
     #[must_use]
     pub fn through_waypoints(self) -> Self {
         Self { through_waypoints: true, ..self }
+    }
+
+    /// The same client for the assignments of outbound clusters: by LEDS if the proxy supports it.
+    #[must_use]
+    pub fn of_outbound(proxy: &Proxy, tier: Tier) -> Self {
+        Self { by_locality: proxy.endpoints_by_locality, ..Self::of(proxy, tier) }
     }
 
     /// The value of a label of the client: of its topology or of its own labels.

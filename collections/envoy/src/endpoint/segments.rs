@@ -15,7 +15,7 @@ use super::part::AssignmentPart;
 use super::totals::{AssignmentTotals, GroupKey};
 
 // Fields of ClusterLoadAssignment and LocalityLbEndpoints.
-const ENDPOINTS: u32 = 2;
+pub(super) const ENDPOINTS: u32 = 2;
 const LB_ENDPOINTS: u32 = 2;
 
 /// Segments with their names.
@@ -38,10 +38,8 @@ pub fn build_part(inputs: &AssignmentInputs<'_>, part: &str) -> (AssignmentSegme
         for endpoint in &endpoints {
             put_field(LB_ENDPOINTS, &encode(endpoint), &mut bytes);
         }
-        if let Some(totals) = totals.0.get_mut(&group.place).and_then(|place| place.groups.get_mut(&group.rank)) {
-            totals.bytes = bytes.len();
-        }
-        segments.push((segment_name(&group, "1", part), bytes));
+        totals.set_bytes(&group, bytes.len());
+        segments.push((segment_name(&group, GroupSegment::Endpoints, part), bytes));
     }
     (segments, totals)
 }
@@ -58,14 +56,25 @@ pub fn build_frames(inputs: &AssignmentInputs<'_>, totals: &AssignmentTotals) ->
         let mut start = Vec::new();
         put_head(ENDPOINTS, place.len() + endpoints + end.len(), &mut start);
         start.extend_from_slice(&place);
-        segments.push((segment_name(&key, "0", ""), start));
-        segments.push((segment_name(&key, "2", ""), end));
+        segments.push((segment_name(&key, GroupSegment::Start, ""), start));
+        segments.push((segment_name(&key, GroupSegment::End, ""), end));
     }
     segments
 }
 
+/// What a segment of a group has, in the order of the message.
+#[derive(Clone, Copy)]
+pub(super) enum GroupSegment {
+    Start = 0,
+    Endpoints = 1,
+    End = 2,
+    /// All of the group; there are no others.
+    Whole = 3,
+}
+
 /// The name of a segment of a group. Names are in the order of (group, `kind`, `part`).
-fn segment_name(group: &GroupKey, kind: &str, part: &str) -> Text {
+pub(super) fn segment_name(group: &GroupKey, kind: GroupSegment, part: &str) -> Text {
+    let kind = kind as u8;
     let GroupKey { place, rank } = group;
     let mut name = String::new();
     for text in [&place.region, &place.zone, &place.subzone] {

@@ -1,6 +1,9 @@
 use std::collections::BTreeMap;
 
-use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
+use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
+use envoy_types::pb::envoy::config::endpoint::v3::locality_lb_endpoints::LbConfig;
+use envoy_types::pb::envoy::config::endpoint::v3::{ClusterLoadAssignment, LbEndpoint};
+use prost::Message;
 use sluice_model::{
     DestinationRule, Endpoint, Health, Labels, LoadBalancer, Locality, LocalityDistribute, LocalityLb, MeshConfig,
     NetworkGateway, OtherNetworks, OutlierDetection, PortTrafficPolicy, Protocol, Proxy, ProxyType, Service,
@@ -8,8 +11,9 @@ use sluice_model::{
 };
 
 use super::{
-    AssignmentInputs, AssignmentTotals, Backend, EndpointClient, Tier, build_assignment, build_frames, build_head,
-    build_part, other_networks, tier, tier_of_service, tiers_of_mesh, tiers_of_rule,
+    AssignmentInputs, AssignmentTotals, Backend, EndpointClient, NamedEndpoints, Tier, build_assignment,
+    build_assignment_by_locality, build_frames, build_frames_by_locality, build_head, build_part,
+    build_part_by_locality, other_networks, tier, tier_of_service, tiers_of_mesh, tiers_of_rule,
 };
 use crate::cluster::{ClusterSettings, ClusterSwitches};
 
@@ -281,6 +285,54 @@ fn in_segments(inputs: &AssignmentInputs<'_>, name: &str, size: usize) -> Vec<u8
     segments.into_iter().flat_map(|(_, bytes)| bytes).collect()
 }
 
+/// The assignment without endpoints and its endpoints, made from parts of `size` endpoints.
+fn separate_parts(inputs: &AssignmentInputs<'_>, name: &str, size: usize) -> (ClusterLoadAssignment, NamedEndpoints) {
+    let (mut endpoints, mut totals) = (NamedEndpoints::new(), AssignmentTotals::default());
+    for part in inputs.backends.chunks(size) {
+        let (own, sums) = build_part_by_locality(&AssignmentInputs { backends: part, ..*inputs }, name);
+        for (name, endpoint) in own {
+            endpoints.entry(name).or_insert(endpoint);
+        }
+        totals.add(&sums);
+    }
+    let (mut segments, gateways) =
+        build_frames_by_locality(&AssignmentInputs { backends: &[], ..*inputs }, name, &totals);
+    endpoints.extend(gateways);
+    segments.push((Text::default(), build_head(name)));
+    segments.sort();
+    let bytes: Vec<u8> = segments.into_iter().flat_map(|(_, bytes)| bytes).collect();
+    (ClusterLoadAssignment::decode(bytes.as_slice()).expect("an assignment"), endpoints)
+}
+
+/// The assignment with its endpoints in the order of their bytes, of which each is in the collection of its group.
+fn put_together(mut assignment: ClusterLoadAssignment, endpoints: &NamedEndpoints) -> ClusterLoadAssignment {
+    let mut used = 0;
+    for group in &mut assignment.endpoints {
+        assert!(group.lb_endpoints.is_empty(), "Envoy refuses a group with both");
+        let Some(LbConfig::LedsClusterLocalityConfig(config)) = group.lb_config.take() else { continue };
+        let prefix = config.leds_collection_name.strip_suffix('*').expect("a collection");
+        let own = endpoints.iter().filter(|(name, _)| name.starts_with(prefix));
+        group.lb_endpoints = own.map(|(_, bytes)| LbEndpoint::decode(bytes.as_slice()).expect("an endpoint")).collect();
+        assert!(!group.lb_endpoints.is_empty(), "Envoy waits for the endpoints of {prefix}");
+        used += group.lb_endpoints.len();
+    }
+    assert_eq!(used, endpoints.len(), "every endpoint is in a collection");
+    sorted(assignment)
+}
+
+/// The assignment with the endpoints of each group in the order of their bytes, and the first of those with the same address.
+fn sorted(mut assignment: ClusterLoadAssignment) -> ClusterLoadAssignment {
+    for group in &mut assignment.endpoints {
+        let mut known = std::collections::BTreeSet::new();
+        group.lb_endpoints.retain(|endpoint| {
+            let Some(HostIdentifier::Endpoint(endpoint)) = &endpoint.host_identifier else { return true };
+            known.insert(endpoint.address.as_ref().map(sluice_proto::wire::encode))
+        });
+        group.lb_endpoints.sort_by_key(sluice_proto::wire::encode);
+    }
+    assignment
+}
+
 #[test]
 fn segments_are_the_encoded_assignment() {
     let places = ["", "a", "a/1", "a/1/x", "a/2", "b/1", "a\u{0}/1", "a!/1"];
@@ -364,6 +416,13 @@ fn segments_are_the_encoded_assignment() {
                 for size in [1, 7, 64, 1000] {
                     let bytes = sluice_proto::wire::encode(&whole);
                     assert!(in_segments(&inputs, "outbound|80||cart", size) == bytes, "{size} {rule:?} {gateways:?}");
+                }
+                let whole = sorted(whole);
+                let (assignment, separate) = build_assignment_by_locality(&inputs, "outbound|80||cart");
+                assert!(whole == put_together(assignment, &separate), "{rule:?} {gateways:?}");
+                for size in [1, 64, 1000] {
+                    let (assignment, separate) = separate_parts(&inputs, "outbound|80||cart", size);
+                    assert!(whole == put_together(assignment, &separate), "{size} {rule:?} {gateways:?}");
                 }
             }
         }

@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_engine::Collection;
 use sluice_envoy::cluster::{ClusterSettings, uses_eds};
-use sluice_envoy::endpoint::{EndpointClient, Tier, build_assignment, tier};
+use sluice_envoy::endpoint::{
+    AssignmentInputs, EndpointClient, Tier, build_assignment, build_assignment_by_locality, tier,
+};
 use sluice_envoy::wire;
 use sluice_model::{
     Host, Layer, Proxy, ProxyKey, ProxyType, Resource, ResourceKey, ResourceType, Segment, SegmentKey, Service,
@@ -46,7 +48,7 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
 
 /// The layers of the assignments of outbound clusters.
 fn outbound_layers(client: &LayerFacts<'_>) -> Vec<Layer> {
-    let plain = || client.tiers.iter().map(|tier| EndpointClient::of(client.proxy, *tier));
+    let plain = || client.tiers.iter().map(|tier| EndpointClient::of_outbound(client.proxy, *tier));
     let passing = plain().filter(|_| client.auto_passthrough).map(EndpointClient::passing_through);
     let profiles: Vec<Text> = plain().chain(passing).map(|profile| profile_text(&profile)).collect();
     let outbound = client.outbound(&Text::default()).into_iter();
@@ -79,6 +81,8 @@ pub(crate) struct EndpointInputs<'a, 's> {
     pub(crate) root_namespace: &'a Collection<'s, (), Text>,
     /// The ports of hosts that UDPRoutes lead to, if UDPRoutes have effect.
     pub(crate) udp_backends: Option<&'a Collection<'s, Host, BTreeSet<u16>>>,
+    /// Whether some proxies may get endpoints as resources of their own.
+    pub(crate) by_locality: bool,
 }
 
 /// The distinct clients of each tier.
@@ -98,13 +102,13 @@ pub(crate) fn derive_endpoint_assignments<'s>(
     let clients: Clients<'s> = Tier::ALL.map(|tier| {
         let name = format!("endpoint_clients/{tier:?}").to_lowercase();
         let plain = derive_profiles(inputs.rare_tiers.clients(inputs.proxies, tier), &name, move |proxy| {
-            EndpointClient::of(proxy, tier)
+            EndpointClient::of_outbound(proxy, tier)
         });
         let passing = derive_passing_profiles(
             inputs.proxies,
             inputs.auto_passthrough,
             &format!("{name}/passing"),
-            move |proxy| EndpointClient::of(proxy, tier).passing_through(),
+            move |proxy| EndpointClient::of_outbound(proxy, tier).passing_through(),
         );
         plain.union(&format!("{name}/all"), &[passing])
     });
@@ -127,7 +131,7 @@ pub(crate) fn derive_endpoint_assignments<'s>(
             let mut rows = Vec::new();
             for (client, _) in cx.all(clients) {
                 let seen = Overlay::rows(destinations.special_views(), |view| {
-                    let mut assignments = BTreeMap::new();
+                    let mut assignments = AssignmentResources::new();
                     let service = ClientService::of(&destinations, view, &client);
                     let Some(service) = service else { return assignments };
                     let service = service.with_udp_ports(udp_ports.as_deref());
@@ -136,8 +140,7 @@ pub(crate) fn derive_endpoint_assignments<'s>(
                         .or_insert_with_key(|key| endpoints.of_service(cx, key, destinations.root_namespace()));
                     let Some(found) = found else { return assignments };
                     service.each_assignment(&settings, &found.backends(), &gateways, |name, inputs| {
-                        let bytes = wire::encode(&build_assignment(inputs, &name));
-                        assignments.insert(name, Resource::Encoded(bytes));
+                        add_assignment(inputs, name, &mut assignments);
                     });
                     assignments
                 });
@@ -150,18 +153,35 @@ pub(crate) fn derive_endpoint_assignments<'s>(
     let ingress = inputs.ingress_waypoints.map(|ingress| ingress_waypoints::derive_assignments(inputs, ingress));
     outputs.resources.extend(ingress);
     outputs.resources.push(self_discovery::derive_assignments(inputs));
-    large::derive_assignments(inputs, inputs.settings, &clients)
+    large::derive_assignments(inputs, &clients, outputs)
+}
+
+/// Assignments, and endpoints that are resources of their own.
+type AssignmentResources = BTreeMap<(ResourceType, Text), Resource>;
+
+/// Adds the assignment of a cluster, with its endpoints or without.
+fn add_assignment(inputs: &AssignmentInputs<'_>, cluster: String, resources: &mut AssignmentResources) {
+    let assignment = if inputs.client.by_locality {
+        let (assignment, endpoints) = build_assignment_by_locality(inputs, &cluster);
+        for (name, endpoint) in endpoints {
+            resources.entry((ResourceType::LbEndpoint, name)).or_insert(Resource::Encoded(endpoint.into()));
+        }
+        assignment
+    } else {
+        build_assignment(inputs, &cluster)
+    };
+    resources.insert((ResourceType::Endpoint, cluster.into()), Resource::Encoded(wire::encode(&assignment)));
 }
 
 /// The rows of the assignments of a client, by view and name.
 fn assignment_rows(
     client: &EndpointClient,
-    seen: Vec<(View, String, Resource)>,
+    seen: Vec<(View, (ResourceType, Text), Resource)>,
 ) -> impl Iterator<Item = (ResourceKey, Resource)> {
     let profile = profile_text(client);
-    seen.into_iter().map(move |(view, name, resource)| {
+    seen.into_iter().map(move |(view, (resource_type, name), resource)| {
         let layer = Layer { view, profile: profile.clone() };
-        (ResourceKey { resource_type: ResourceType::Endpoint, layer, name: name.into() }, resource)
+        (ResourceKey { resource_type, layer, name }, resource)
     })
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sluice_engine::{Collection, Context, Dep};
 use sluice_envoy::endpoint::other_networks;
-use sluice_model::{Locality, Node, ObjectKey, Pod, Proxy, ProxyKey, ProxyType, Text};
+use sluice_model::{Labels, Locality, Node, ObjectKey, Pod, Proxy, ProxyKey, ProxyType, Text};
 
 use super::sidecar_choice::{SidecarChoice, SidecarHeads};
 use crate::inputs::ObjectCollections;
@@ -63,7 +63,7 @@ pub(crate) fn derive_proxies<'s>(
             if let Some((key, pod)) = &found {
                 let node = cx.get(&nodes, &ObjectKey::new(key.cluster.clone(), "", pod.node.clone()));
                 let locality = pod_locality(&pod.labels, node.as_deref());
-                proxy.labels = pod.labels.clone();
+                proxy.labels = merged(std::mem::take(&mut proxy.static_labels), &pod.labels);
                 if !locality.is_empty() {
                     proxy.locality = locality;
                 }
@@ -74,14 +74,27 @@ pub(crate) fn derive_proxies<'s>(
             }
             let node = if proxy.node_name.is_empty() { found.map(|(_, pod)| pod.node.clone()) } else { None };
             let node = node.unwrap_or_else(|| proxy.node_name.clone());
+            proxy.static_labels = Labels::new();
             proxy.labels = with_topology(&proxy.labels, &proxy.cluster, &proxy.locality, &node, &proxy.network);
             proxy.virtual_hosts &= options.virtual_hosts;
             let can_request = matches!(proxy.proxy_type, ProxyType::Sidecar | ProxyType::Router) && !proxy.grpc;
             proxy.on_demand_clusters &= options.on_demand_clusters && can_request;
+            proxy.endpoints_by_locality &= options.endpoints_by_locality && can_request;
             proxy.sidecar = sidecars.get(cx, &proxy);
             proxy.location = Some(locations.of(cx, &proxy));
             proxy.other_networks = other_networks(&proxy, options.clusters.tunnels, options.sends_hbone);
             Some(proxy)
         }
     })
+}
+
+/// The labels of a proxy's pod, and those set for the proxy apart from it.
+fn merged(mut set: Labels, of_pod: &Labels) -> Labels {
+    if set.is_empty() {
+        return of_pod.clone();
+    }
+    for (name, value) in of_pod.iter() {
+        set.insert(name.clone(), value.clone());
+    }
+    set
 }

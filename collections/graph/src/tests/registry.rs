@@ -1,4 +1,4 @@
-use sluice_model::{ExportTo, Health, Kind, ServiceKey, TlsMode};
+use sluice_model::{ExportTo, Health, Kind, Labels, Proxy, ServiceKey, TlsMode};
 
 use super::{TestGraph, sidecar};
 
@@ -205,6 +205,17 @@ status: {phase: Running, podIP: 10.1.0.1}
 ",
     );
     assert_eq!(mesh.get(&mesh.handles.service_targets, &proxy).map(|targets| targets.len()), Some(0));
+}
+
+#[test]
+fn labels_that_are_set_for_a_proxy_are_added_to_those_of_its_pod() {
+    let mesh = TestGraph::new(WEB);
+    let set = |name: &str, value: &str| (name.into(), value.into());
+    let static_labels: Labels = [set("tier", "front"), set("app", "other")].into_iter().collect();
+    let key = mesh.connect(Proxy { static_labels, ..sidecar("app", "web-1", "10.1.0.1", &[]) });
+    let proxy = mesh.get(&mesh.handles.proxies, &key).expect("a proxy");
+    let label = |name: &str| proxy.labels.get(name).map(|value| value.as_str());
+    assert_eq!((label("tier"), label("app")), (Some("front"), Some("web")), "those of the pod take precedence");
 }
 
 /// A ServiceEntry with an address, one with a selector, a WorkloadEntry that it selects, and sidecars.

@@ -32,6 +32,7 @@ const SHORT_NAMES: &[(&str, &[Kind])] = &[
 const TYPE_WORDS: &[(&str, ResourceType)] = &[
     ("cluster", ResourceType::Cluster),
     ("endpoint", ResourceType::Endpoint),
+    ("lbendpoint", ResourceType::LbEndpoint),
     ("listener", ResourceType::Listener),
     ("route", ResourceType::Route),
     ("virtualhost", ResourceType::VirtualHost),

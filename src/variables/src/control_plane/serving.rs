@@ -43,6 +43,12 @@ pub(super) const LOAD: &[Variable] = &[
         "Experimental: delta proxies with ON_DEMAND_CLUSTERS: \"true\" in their metadata receive the clusters of routes on demand",
     ),
     followed(
+        "SLUICE_LEDS",
+        Bool,
+        "false",
+        "Experimental: delta proxies with LEDS: \"true\" in their metadata receive the endpoints of each locality as resources of their own",
+    ),
+    followed(
         "SLUICE_HTTP2_FRAMES",
         Bool,
         "true",

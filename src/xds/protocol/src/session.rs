@@ -5,6 +5,7 @@
 //! for the next response when the transport has room; changes in between merge.
 
 mod held_resources;
+mod locality_endpoints;
 mod on_demand;
 mod plan;
 mod subscription;
@@ -23,6 +24,7 @@ use crate::resource_types::ResourceTypeSet;
 use crate::response::Response;
 use crate::store::{ResolvedResource, ScopeSnapshot};
 use crate::version::Version;
+use locality_endpoints::collections;
 use plan::PlannedResponse;
 use subscription::Subscription;
 use subscriptions::Subscriptions;
@@ -60,6 +62,12 @@ pub struct Session {
     names_only: bool,
     /// The next response to a subscription to endpoints has all of them, even those that the client reports as held.
     resend_endpoints: bool,
+    /// The client held resources when the stream began.
+    is_reconnect: bool,
+    /// Assignments are sent such that the client subscribes again to the endpoints that they refer to.
+    renews_collections: bool,
+    /// Clusters that have replaced others and have not been sent an assignment, if endpoints are separate resources.
+    replaced: BTreeSet<Text>,
     /// Epoch of the first change that has not been sent.
     since: Option<u64>,
     /// When to poll again without an event.
@@ -107,6 +115,9 @@ impl Session {
             unknown: BTreeMap::new(),
             names_only: false,
             resend_endpoints: false,
+            is_reconnect: false,
+            renews_collections: false,
+            replaced: BTreeSet::new(),
             since: None,
             retry_at: None,
             unserved: BTreeSet::new(),
@@ -151,6 +162,7 @@ impl Session {
         if snapshot.scope().is_none() {
             return;
         }
+        self.note_held_assignments(snapshot);
         // It may not be derived yet which secrets the client may have.
         for subscription in self.subscriptions.iter_mut().filter(|of| of.kind != ResourceType::Secret) {
             let Some(view) = snapshot.view(subscription.kind) else { continue };
@@ -190,7 +202,7 @@ impl Session {
     ///
     /// # Errors
     /// The client exceeds a limit. The caller ends the stream with the error.
-    pub fn request(&mut self, request: Request, now: Instant) -> Result<RequestOutcome, StreamError> {
+    pub fn request(&mut self, mut request: Request, now: Instant) -> Result<RequestOutcome, StreamError> {
         self.revision += 1;
         if request.type_url == HEALTH_TYPE {
             let health = request.error.map_or(Ok(()), |(_, message)| Err(truncated(message)));
@@ -199,6 +211,9 @@ impl Session {
         let Some(kind) = ResourceType::from_type_url(&request.type_url) else {
             return self.request_unknown(&request).map(|()| RequestOutcome::Subscribed);
         };
+        if kind == ResourceType::LbEndpoint {
+            request.interest = collections(request.interest);
+        }
         if let Interest::Exactly(names) = &request.interest
             && names.is_empty()
             && !kind.is_wildcard()
@@ -228,6 +243,7 @@ impl Session {
                 // A new subscription, or one that the client starts again.
                 let mut subscription = Subscription::new(kind, self.names_only);
                 subscription.open(request.interest, &self.names)?;
+                self.is_reconnect |= !subscription.holds.is_empty();
                 if kind == ResourceType::Endpoint && std::mem::take(&mut self.resend_endpoints) {
                     subscription.forget_holds();
                 }
@@ -311,7 +327,7 @@ impl Session {
                 PlannedResponse::Idle => {}
             }
         }
-        for kind in [ResourceType::Cluster, ResourceType::Endpoint] {
+        for kind in [ResourceType::Cluster, ResourceType::Endpoint, ResourceType::LbEndpoint] {
             if self.subscriptions.get(kind).is_some_and(|subscription| !subscription.deferred_removals.is_empty())
                 && let PlannedResponse::Send(response) = self.plan(kind, snapshot, now)
             {
@@ -333,16 +349,18 @@ impl Session {
         now: Instant,
     ) -> Option<Response> {
         self.note_change(changed_since);
-        let view = snapshot.view(ResourceType::Endpoint)?;
-        let sent = self.subscriptions.get(ResourceType::Endpoint)?.sent.as_ref()?;
-        // In another scope the endpoints belong to other clusters, which are sent first.
-        if sent.is_same(view) || !view.is_of_scope(sent) || view.changed_since(sent).len() > max_changes {
-            return None;
-        }
-        match self.plan(ResourceType::Endpoint, snapshot, now) {
-            PlannedResponse::Send(response) => Some(*response),
-            PlannedResponse::Blocked | PlannedResponse::Idle => None,
-        }
+        [ResourceType::Endpoint, ResourceType::LbEndpoint].into_iter().find_map(|kind| {
+            let view = snapshot.view(kind)?;
+            let sent = self.subscriptions.get(kind)?.sent.as_ref()?;
+            // In another scope the endpoints belong to other clusters, which are sent first.
+            if sent.is_same(view) || !view.is_of_scope(sent) || view.changed_since(sent).len() > max_changes {
+                return None;
+            }
+            match self.plan(kind, snapshot, now) {
+                PlannedResponse::Send(response) => Some(*response),
+                PlannedResponse::Blocked | PlannedResponse::Idle => None,
+            }
+        })
     }
 
     /// The first epoch of the store with changes that are not sent.

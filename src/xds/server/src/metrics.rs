@@ -313,6 +313,7 @@ pub const fn short_name(kind: ResourceType) -> &'static str {
     match kind {
         ResourceType::Cluster => "cds",
         ResourceType::Endpoint => "eds",
+        ResourceType::LbEndpoint => "leds",
         ResourceType::Listener => "lds",
         ResourceType::Route => "rds",
         ResourceType::VirtualHost => "vhds",

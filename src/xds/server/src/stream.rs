@@ -164,6 +164,8 @@ impl AdsStream {
                 proxy.virtual_hosts &= self.protocol == XdsProtocol::Delta;
                 // State of the world has no subscription to all clusters and to single ones besides.
                 proxy.on_demand_clusters &= self.protocol == XdsProtocol::Delta;
+                // Envoy implements collections for delta only.
+                proxy.endpoints_by_locality &= self.protocol == XdsProtocol::Delta;
                 let connection = self.server.connect(self.protocol, &self.caller, proxy.into(), &self.names)?;
                 self.connection.insert(connection).clone()
             }

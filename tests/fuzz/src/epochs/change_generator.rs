@@ -174,7 +174,7 @@ impl<'s> ChangeGenerator<'s> {
         if rng.once_in(3) {
             mutate(&mut node, "/metadata", self.seeds, rng, 1);
         }
-        for feature in ["VHDS", "ON_DEMAND_CLUSTERS"] {
+        for feature in ["VHDS", "LEDS", "ON_DEMAND_CLUSTERS"] {
             if rng.once_in(3)
                 && let Some(metadata) = node.get_mut("metadata").and_then(Value::as_object_mut)
             {

@@ -20,7 +20,7 @@ pub enum GraphVariant {
     Ambient,
     /// Ambient mode with a remote cluster in a network of its own.
     Networks,
-    /// The switches of gateways, VHDS, clusters on demand, and both families of addresses.
+    /// The switches of gateways, VHDS, LEDS, clusters on demand, and both families of addresses.
     Gateways,
 }
 
@@ -63,6 +63,7 @@ impl GraphVariant {
                 filter_gateway_clusters: true,
                 virtual_hosts: true,
                 on_demand_clusters: true,
+                endpoints_by_locality: true,
                 address_pools: Some(AddressPools::default()),
                 gateway_api: GatewayApiOptions {
                     experimental: true,

@@ -9,18 +9,16 @@ use std::sync::Arc;
 
 use sluice_engine::{Collection, Context, Dep, Index, IndexDep};
 use sluice_envoy::cluster::ClusterSettings;
-use sluice_envoy::endpoint::{
-    EndpointClient, Tier, WaypointInstances, build_assignment, build_assignment_through_waypoints,
-};
+use sluice_envoy::endpoint::{EndpointClient, Tier, WaypointInstances, build_assignment_through_waypoints};
 use sluice_envoy::wire;
 use sluice_model::{
-    Endpoint, HBONE_PORT, HboneAddress, HboneDestination, Host, Layer, ProxyType, Resource, ResourceKey, Service,
-    ServiceKey, ServiceWaypoints, Text,
+    Endpoint, HBONE_PORT, HboneAddress, HboneDestination, Host, Layer, ProxyType, Resource, ResourceKey, ResourceType,
+    Service, ServiceKey, ServiceWaypoints, Text,
 };
 
 use super::client_service::ClientService;
 use super::lookup::WholeServices;
-use super::{EndpointInputs, EndpointList, assignment_rows, has_eds, tier_of};
+use super::{AssignmentResources, EndpointInputs, EndpointList, add_assignment, assignment_rows, has_eds, tier_of};
 use crate::content_names::profile_text;
 use crate::outputs::derive_profiles;
 use crate::outputs::layers::LayerFacts;
@@ -169,7 +167,7 @@ pub(super) fn derive_assignments<'s>(
             let mut rows = Vec::new();
             for (client, _) in cx.all(clients) {
                 let seen = Overlay::rows(destinations.special_views(), |view| {
-                    let mut assignments = BTreeMap::new();
+                    let mut assignments = AssignmentResources::new();
                     let Some(service) = ClientService::of(&destinations, view, &client) else { return assignments };
                     let found =
                         known.entry((service.key(), service.has_address())).or_insert_with_key(|(key, addressed)| {
@@ -181,15 +179,15 @@ pub(super) fn derive_assignments<'s>(
                     match found {
                         FoundPath::Direct(list) => {
                             service.each_assignment(&settings, &list.backends(), &gateways, |name, inputs| {
-                                let built = build_assignment(inputs, &name);
-                                assignments.insert(name, Resource::Encoded(wire::encode(&built)));
+                                add_assignment(inputs, name, &mut assignments);
                             });
                         }
                         FoundPath::ThroughWaypoints(found) => {
                             let waypoints: Vec<WaypointInstances<'_>> = found.iter().map(FoundInstances::of).collect();
                             service.each_assignment(&settings, &[], &gateways, |name, inputs| {
                                 let built = build_assignment_through_waypoints(inputs, &waypoints, &name);
-                                assignments.insert(name, Resource::Encoded(wire::encode(&built)));
+                                let key = (ResourceType::Endpoint, name.into());
+                                assignments.insert(key, Resource::Encoded(wire::encode(&built)));
                             });
                         }
                     }

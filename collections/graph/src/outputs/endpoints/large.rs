@@ -10,13 +10,16 @@ use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::cluster::ClusterSettings;
 use sluice_envoy::endpoint::{
-    AssignmentInputs, AssignmentSegments, AssignmentTotals, EndpointClient, Tier, build_frames, build_head, build_part,
+    AssignmentInputs, AssignmentSegments, AssignmentTotals, EndpointClient, NamedEndpoints, Tier, build_frames,
+    build_frames_by_locality, build_head, build_part, build_part_by_locality,
 };
-use sluice_model::{Endpoint, Host, Layer, Resource, ResourceType, Segment, SegmentKey, ServiceKey, Text, View};
+use sluice_model::{
+    Endpoint, Host, Layer, Resource, ResourceKey, ResourceType, Segment, SegmentKey, ServiceKey, Text, View,
+};
 
 use super::client_service::ClientService;
 use super::lookup::{EndpointLookup, backends};
-use super::{Clients, EndpointInputs, has_eds, tier_of};
+use super::{Clients, EndpointInputs, Outputs, has_eds, tier_of};
 use crate::content_names::profile_text;
 use crate::registry::endpoints::{EndpointGroup, ServiceEndpoints};
 use crate::traffic::destinations::Destinations;
@@ -29,6 +32,9 @@ struct AssignmentKey {
     profile: Text,
     name: Text,
 }
+
+/// Segments of an assignment, and endpoints that are resources of their own.
+type AssignmentParts = (AssignmentSegments, NamedEndpoints);
 
 /// Sums over a chunk or several, for each assignment that they are part of.
 type ChunkTotals = Vec<(AssignmentKey, AssignmentTotals)>;
@@ -50,7 +56,6 @@ struct NodeLocalClient {
 /// The collections that [`AssignmentLookup`] looks up.
 struct AssignmentLookupInputs<'a, 's> {
     inputs: &'a EndpointInputs<'a, 's>,
-    settings: &'a Collection<'s, (), ClusterSettings>,
     clients: &'a Clients<'s>,
     by_node: &'a [Index<'s, Text, EndpointClient, ()>; Tier::ALL.len()],
 }
@@ -80,7 +85,7 @@ impl AssignmentLookup {
         Self {
             destinations: Destinations::on(deps, &shared.inputs.destinations),
             endpoints: EndpointLookup::on(deps, &shared.inputs.endpoints),
-            settings: deps.on(shared.settings),
+            settings: deps.on(shared.inputs.settings),
             clients: shared.clients.each_ref().map(|clients| deps.on(clients)),
             by_node: shared.by_node.each_ref().map(|clients| deps.by(clients)),
             udp_backends: shared.inputs.udp_backends.map(|ports| deps.on(ports)),
@@ -88,14 +93,14 @@ impl AssignmentLookup {
     }
 
     /// The segments of a service's assignments: those that `build` makes of each assignment with these endpoints, for
-    /// all clients and views.
+    /// all clients and views. Endpoints that are resources of their own are segments without a name.
     fn segments(
         &self,
         cx: &Context,
         service: &ServiceKey,
         clients: &AssignmentClients<'_>,
         endpoints: &[Endpoint],
-        mut build: impl FnMut(AssignmentKey, &AssignmentInputs<'_>) -> AssignmentSegments,
+        mut build: impl FnMut(AssignmentKey, &AssignmentInputs<'_>) -> AssignmentParts,
     ) -> Vec<(SegmentKey, Segment)> {
         let Some(settings) = cx.get(&self.settings, &()) else { return Vec::new() };
         let destinations = self.destinations.get(cx, &service.host);
@@ -123,15 +128,21 @@ impl AssignmentLookup {
                 service.each_assignment(&settings, &backends, &gateways, |name, inputs| {
                     let name = Text::from(name);
                     let key = AssignmentKey { view: view.clone(), profile: profile.clone(), name: name.clone() };
-                    for (segment, bytes) in build(key, inputs) {
-                        segments.insert((name.clone(), segment), Resource::Encoded(bytes.into()));
+                    let (own, endpoints) = build(key, inputs);
+                    for (segment, bytes) in own {
+                        let key = (ResourceType::Endpoint, name.clone(), segment);
+                        segments.insert(key, Resource::Encoded(bytes.into()));
+                    }
+                    for (endpoint, bytes) in endpoints {
+                        let key = (ResourceType::LbEndpoint, endpoint, Text::default());
+                        segments.entry(key).or_insert(Resource::Encoded(bytes.into()));
                     }
                 });
                 segments
             });
-            rows.extend(seen.into_iter().map(|(view, (name, segment), content)| {
+            rows.extend(seen.into_iter().map(|(view, (resource_type, name, segment), content)| {
                 let layer = Layer { view, profile: profile.clone() };
-                (SegmentKey { resource_type: ResourceType::Endpoint, layer, name, segment }, content)
+                (SegmentKey { resource_type, layer, name, segment }, content)
             }));
         }
         rows
@@ -150,8 +161,8 @@ fn clients_of(group: &EndpointGroup) -> AssignmentClients<'_> {
 /// Size: as `endpoint_assignments`, × chunks of the service. Rejects: none.
 pub(super) fn derive_assignments<'s>(
     inputs: &EndpointInputs<'_, 's>,
-    settings: &Collection<'s, (), ClusterSettings>,
     clients: &Clients<'s>,
+    outputs: &mut Outputs<'s>,
 ) -> Vec<Collection<'s, SegmentKey, Segment>> {
     let by_node = Tier::ALL.map(|tier| {
         let name = format!("endpoint_clients/{tier:?}/by-node").to_lowercase();
@@ -159,7 +170,7 @@ pub(super) fn derive_assignments<'s>(
         let on_node = move |client: &EndpointClient, _: &()| tier.is_rare().then(|| (client.node.clone(), ()));
         clients[tier as usize].index(&name, on_node)
     });
-    let shared = AssignmentLookupInputs { inputs, settings, clients, by_node: &by_node };
+    let shared = AssignmentLookupInputs { inputs, clients, by_node: &by_node };
     let ServiceEndpoints { large, chunks, .. } = inputs.endpoints.endpoints;
     let parts = chunks.derive("endpoint_assignments/parts", |deps| {
         let shared = AssignmentLookup::on(deps, &shared);
@@ -167,9 +178,15 @@ pub(super) fn derive_assignments<'s>(
             let mut totals = ChunkTotals::new();
             let part = start.as_deref().unwrap_or_default();
             let segments = shared.segments(cx, &group.service, &clients_of(group), endpoints, |key, inputs| {
-                let (segments, sums) = build_part(inputs, part);
+                let (parts, sums) = if inputs.client.by_locality {
+                    let (endpoints, sums) = build_part_by_locality(inputs, &key.name);
+                    ((AssignmentSegments::new(), endpoints), sums)
+                } else {
+                    let (segments, sums) = build_part(inputs, part);
+                    ((segments, NamedEndpoints::new()), sums)
+                };
                 totals.push((key, sums));
-                segments
+                parts
             });
             Some(ChunkParts { segments, totals })
         }
@@ -191,7 +208,11 @@ pub(super) fn derive_assignments<'s>(
         move |cx, group, ()| {
             let sums: BTreeMap<_, _> = sum(&cx.by(&totals, group)).into_iter().collect();
             shared.segments(cx, &group.service, &clients_of(group), &[], |key, inputs| {
-                sums.get(&key).map(|sums| build_frames(inputs, sums)).unwrap_or_default()
+                let Some(sums) = sums.get(&key) else { return AssignmentParts::default() };
+                if inputs.client.by_locality {
+                    return build_frames_by_locality(inputs, &key.name, sums);
+                }
+                (build_frames(inputs, sums), NamedEndpoints::new())
             })
         }
     });
@@ -223,11 +244,31 @@ pub(super) fn derive_assignments<'s>(
             }
         })
     };
+    let [segments, frames] = match inputs.by_locality {
+        true => [segments, frames].map(|segments| {
+            outputs.resources.push(endpoints_by_locality(&segments));
+            let name = format!("{}/assignments", segments.name());
+            segments.filter(&name, |key, _| key.resource_type == ResourceType::Endpoint)
+        }),
+        false => [segments, frames],
+    };
     vec![segments, frames, heads, of_tier(Tier::Node), of_tier(Tier::Labels)]
 }
 
-fn head(key: AssignmentKey, _: &AssignmentInputs<'_>) -> AssignmentSegments {
-    vec![(Text::default(), build_head(&key.name))]
+/// The endpoints among segments that are resources of their own.
+/// Key: layer and name. From: the segments. Changes when: they do. Size: endpoints of large services for clients with LEDS.
+/// Rejects: none.
+fn endpoints_by_locality<'s>(segments: &Collection<'s, SegmentKey, Segment>) -> Collection<'s, ResourceKey, Resource> {
+    segments.flat_map(&format!("{}/by-locality", segments.name()), |key, content| {
+        (key.resource_type == ResourceType::LbEndpoint).then(|| {
+            let SegmentKey { resource_type, layer, name, .. } = key.clone();
+            (ResourceKey { resource_type, layer, name }, content.clone())
+        })
+    })
+}
+
+fn head(key: AssignmentKey, _: &AssignmentInputs<'_>) -> AssignmentParts {
+    (vec![(Text::default(), build_head(&key.name))], NamedEndpoints::new())
 }
 
 /// Number of buckets among which the chunks of a group are divided.

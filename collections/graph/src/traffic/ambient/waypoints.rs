@@ -286,25 +286,16 @@ impl WaypointReads {
         of_namespace: Option<&WaypointMarks>,
         primary: &Waypoint,
     ) -> Result<Vec<(HboneAddress, u32)>, WaypointProblem> {
-        // The share of the namespace counts only if its waypoint is used.
-        let inherited = of_namespace.filter(|_| {
-            !matches!(waypoint_label(labels, key, label::USE_WAYPOINT, USE_NAMESPACE), WaypointLabel::Named(_))
-        });
-        let declaring = match inherited {
-            Some((of_namespace, _)) if !labels.contains_key(CANARY) && of_namespace.contains_key(CANARY) => {
-                of_namespace
-            }
-            _ => labels,
-        };
-        let WaypointLabel::Named(named) = waypoint_label(declaring, key, CANARY, CANARY_NAMESPACE) else {
+        let own = waypoint_label(labels, key, label::USE_WAYPOINT, USE_NAMESPACE);
+        let inherited = of_namespace.filter(|_| !matches!(own, WaypointLabel::Named(_)));
+        let Some((named, share)) = second_waypoint(key, (labels, annotations), inherited) else {
             return Ok(Vec::new());
         };
         let problem = |kind| Err(problem_of(&named, kind));
         if named == primary.key {
             return problem(WaypointProblemKind::SameAsPrimary);
         }
-        let share = annotations.get(CANARY_WEIGHT).or_else(|| inherited.and_then(|(_, of)| of.get(CANARY_WEIGHT)));
-        let Some(share) = canary_share(share) else {
+        let Some(share) = share else {
             return problem(WaypointProblemKind::InvalidShare);
         };
         let canary = self.allowed(cx, &named, key)?;
@@ -325,17 +316,10 @@ impl WaypointReads {
         key: &ObjectKey,
         labels: &Labels,
     ) -> Result<Option<std::sync::Arc<Waypoint>>, WaypointProblem> {
-        let named = match waypoint_label(labels, key, label::USE_WAYPOINT, USE_NAMESPACE) {
-            WaypointLabel::None => return Ok(None),
-            WaypointLabel::Named(named) => named,
-            WaypointLabel::Absent => {
-                let declared = cx.get(&self.declared, &namespace_of(key));
-                let of_namespace =
-                    declared.map(|declared| waypoint_label(&declared.0, key, label::USE_WAYPOINT, USE_NAMESPACE));
-                let Some(WaypointLabel::Named(named)) = of_namespace else { return Ok(None) };
-                named
-            }
-        };
+        let own = waypoint_label(labels, key, label::USE_WAYPOINT, USE_NAMESPACE);
+        let reads_namespace = matches!(own, WaypointLabel::Absent);
+        let of_namespace = reads_namespace.then(|| cx.get(&self.declared, &namespace_of(key))).flatten();
+        let Some((named, _)) = first_waypoint(own, key, of_namespace.as_deref()) else { return Ok(None) };
         self.allowed(cx, &named, key).map(Some)
     }
 
@@ -363,26 +347,45 @@ pub(crate) fn named_waypoints(
     (labels, annotations): &WaypointMarks,
     of_namespace: Option<&WaypointMarks>,
 ) -> Vec<ObjectKey> {
-    let (first, inherits) = match waypoint_label(labels, key, label::USE_WAYPOINT, USE_NAMESPACE) {
-        WaypointLabel::None => return Vec::new(),
-        WaypointLabel::Named(named) => (named, false),
+    let own = waypoint_label(labels, key, label::USE_WAYPOINT, USE_NAMESPACE);
+    let Some((first, is_inherited)) = first_waypoint(own, key, of_namespace) else { return Vec::new() };
+    let second = second_waypoint(key, (labels, annotations), of_namespace.filter(|_| is_inherited));
+    let second = second.filter(|(named, share)| share.is_some() && *named != first);
+    std::iter::once(first).chain(second.map(|(named, _)| named)).collect()
+}
+
+/// The waypoint that the object `key` refers to by its own label or, if it has none, by that of its namespace; and whether by that of
+/// its namespace.
+fn first_waypoint(
+    own: WaypointLabel,
+    key: &ObjectKey,
+    of_namespace: Option<&WaypointMarks>,
+) -> Option<(ObjectKey, bool)> {
+    match own {
+        WaypointLabel::None => None,
+        WaypointLabel::Named(named) => Some((named, false)),
         WaypointLabel::Absent => {
-            let of_namespace =
-                of_namespace.map(|(labels, _)| waypoint_label(labels, key, label::USE_WAYPOINT, USE_NAMESPACE));
-            let Some(WaypointLabel::Named(named)) = of_namespace else { return Vec::new() };
-            (named, true)
+            let (labels, _) = of_namespace?;
+            match waypoint_label(labels, key, label::USE_WAYPOINT, USE_NAMESPACE) {
+                WaypointLabel::Named(named) => Some((named, true)),
+                WaypointLabel::Absent | WaypointLabel::None => None,
+            }
         }
-    };
-    let inherited = of_namespace.filter(|_| inherits);
+    }
+}
+
+/// The waypoint for a share of the traffic, and the share, see [`canary_share`]. `inherited` are the labels and annotations of the
+/// namespace, if the first waypoint is that of the namespace.
+fn second_waypoint(
+    key: &ObjectKey,
+    (labels, annotations): (&Labels, &Labels),
+    inherited: Option<&WaypointMarks>,
+) -> Option<(ObjectKey, Option<u32>)> {
     let declaring = inherited.filter(|(of, _)| !labels.contains_key(CANARY) && of.contains_key(CANARY));
     let declaring = declaring.map_or(labels, |(of, _)| of);
+    let WaypointLabel::Named(named) = waypoint_label(declaring, key, CANARY, CANARY_NAMESPACE) else { return None };
     let share = annotations.get(CANARY_WEIGHT).or_else(|| inherited.and_then(|(_, of)| of.get(CANARY_WEIGHT)));
-    let is_valid = canary_share(share).is_some();
-    let canary = match waypoint_label(declaring, key, CANARY, CANARY_NAMESPACE) {
-        WaypointLabel::Named(named) => Some(named).filter(|named| is_valid && *named != first),
-        WaypointLabel::Absent | WaypointLabel::None => None,
-    };
-    std::iter::once(first).chain(canary).collect()
+    Some((named, canary_share(share)))
 }
 
 /// The share of the traffic for a second waypoint in percent, 0 if none is declared; `None` if it is invalid.

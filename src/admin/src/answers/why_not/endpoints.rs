@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use sluice_model::{
     Endpoint, EndpointSlice, Health, Host, Kind, ObjectKey, Pod, Resolution, ResourceType, Service, ServiceKey,
-    ServiceSource, Text, match_labels,
+    ServiceSource, lb_endpoint, match_labels,
 };
 
 use super::super::resource::locate;
@@ -44,15 +44,25 @@ pub(super) fn assignments(facts: &Facts<'_>, address: &str, host: Option<&Host>)
         .map(|key| key.host.as_str())
         .filter(|of| host.is_none_or(|host| host.as_str() == *of))
         .collect();
-    let names = facts.state.status.names(facts.key, ResourceType::Endpoint);
-    let of_hosts = names.into_iter().filter(|name| name.rsplit('|').next().is_some_and(|of| hosts.contains(of)));
-    let contains = |name: &Text| {
-        let located = locate(&facts.snapshot, &facts.state.handles, facts.key, ResourceType::Endpoint, name);
+    let is_of_hosts = |kind: ResourceType, name: &str| {
+        let host = match kind {
+            ResourceType::LbEndpoint => lb_endpoint::outbound_host(name),
+            _ => name.rsplit('|').next(),
+        };
+        host.is_some_and(|host| hosts.contains(host))
+    };
+    let contains = |kind: ResourceType, name: &str| {
+        let located = locate(&facts.snapshot, &facts.state.handles, facts.key, kind, name);
         let json = located.and_then(|located| located.json(&facts.snapshot, &facts.state.handles));
         json.is_some_and(|json| json.to_string().contains(&format!("\"{address}\"")))
     };
-    let found = of_hosts.filter(contains);
-    found.map(|name| FoundResource { kind: ResourceType::Endpoint, name, part: format!("with {address}") }).collect()
+    // With LEDS, endpoints are resources of their own.
+    let of_kind = |kind: ResourceType| {
+        let names = facts.state.status.names(facts.key, kind).into_iter();
+        let found = names.filter(move |name| is_of_hosts(kind, name) && contains(kind, name));
+        found.map(move |name| FoundResource { kind, name, part: format!("with {address}") }).collect::<Vec<_>>()
+    };
+    [ResourceType::Endpoint, ResourceType::LbEndpoint].into_iter().flat_map(of_kind).collect()
 }
 
 /// Adds the reasons why an address is not among the endpoints that the proxy has.

@@ -39,8 +39,11 @@ struct Differences {
 
 impl Session {
     pub(super) fn plan(&mut self, kind: ResourceType, snapshot: &ScopeSnapshot, now: Instant) -> PlannedResponse {
-        let Some(subscription) = self.subscriptions.get(kind) else { return PlannedResponse::Idle };
         let Some(view) = snapshot.view(kind) else { return PlannedResponse::Idle };
+        if kind == ResourceType::Endpoint {
+            self.note_held_assignments(snapshot);
+        }
+        let Some(subscription) = self.subscriptions.get(kind) else { return PlannedResponse::Idle };
         let is_secret = kind == ResourceType::Secret;
         if is_secret && !snapshot.has_layers(kind) {
             // It is not derived yet whether the proxy may have secrets.
@@ -68,10 +71,8 @@ impl Session {
         if on_demand {
             subscription.resolve(view, &self.names);
         }
-        if kind.is_by_prefix() {
-            subscription.resolve_tables(view);
-        }
-        let mut differences = subscription.differences(view);
+        let requested = if kind.is_by_prefix() { subscription.resolve_prefixes(view) } else { BTreeSet::new() };
+        let mut differences = subscription.differences(view, &requested);
         if on_demand {
             differences.removed.retain(|name| view.known_as(name).is_empty());
             Subscription::add_aliases(view, &mut differences.items);
@@ -106,6 +107,9 @@ impl Session {
             }
             XdsProtocol::Sotw => differences.items,
         };
+        if kind == ResourceType::LbEndpoint {
+            differences.removed = subscription.removed_endpoints(differences.removed);
+        }
         let unresolved = subscription.take_unresolved(view, &mut differences.removed);
         let removed = match (self.protocol, kind) {
             (XdsProtocol::Sotw, _) | (_, ResourceType::ExtensionConfig) => Vec::new(),
@@ -131,6 +135,7 @@ impl Session {
         subscription.sent_nonce = self.responses + 1;
         let nonce = self.next_nonce();
         self.new_tables.extend(new_tables);
+        let items = if kind == ResourceType::Endpoint { self.assignments(items) } else { items };
         if kind == ResourceType::Cluster {
             self.force_endpoints(had_all, changed);
         }
@@ -148,13 +153,13 @@ impl Session {
     /// subscribe again to endpoints that it holds (X07, X08).
     fn force_endpoints(&mut self, all: bool, mut changed: Vec<Text>) {
         let Some(endpoints) = self.subscriptions.get_mut(ResourceType::Endpoint) else { return };
-        if endpoints.sent.is_none() {
-            return;
-        }
         changed.retain(|name| endpoints.wants(name));
         // Thousands of names for each of thousands of clients need more memory than a response with all endpoints.
         let most = changed.len() >= RESEND_ALL_THRESHOLD && changed.len() * 2 >= endpoints.names.len();
-        if all || most {
+        let (all, is_first) = (all || most, endpoints.sent.is_none());
+        self.note_replaced(all, &changed);
+        let Some(endpoints) = self.subscriptions.get_mut(ResourceType::Endpoint).filter(|_| !is_first) else { return };
+        if all {
             endpoints.resend_all = true;
         } else {
             endpoints.requested.extend(changed);
@@ -180,6 +185,9 @@ impl Subscription {
     fn listing(&self, view: &TypeSnapshot) -> Vec<ResponseItem> {
         if self.is_on_demand() {
             return self.pick(view, self.names.iter());
+        }
+        if self.kind == ResourceType::LbEndpoint {
+            return view.pick(self.endpoints_in(view).iter());
         }
         if self.is_by_table() {
             return view.listing_by(|| Box::new(|name| self.covers(name)));
@@ -210,8 +218,9 @@ impl Subscription {
         missing
     }
 
-    /// The resources to send and to remove so that the client holds the resources of `view`.
-    fn differences(&self, view: &TypeSnapshot) -> Differences {
+    /// The resources to send and to remove so that the client holds the resources of `view`. `prefixes`: see
+    /// [`Self::resolve_prefixes`].
+    fn differences(&self, view: &TypeSnapshot, prefixes: &BTreeSet<Text>) -> Differences {
         let mut out = Differences::default();
         if (self.resend_all || self.sent.is_none()) && !self.holds_all(view) {
             let listing = self.listing(view);
@@ -231,7 +240,11 @@ impl Subscription {
             _ => Arc::default(),
         };
         let mut differing = Vec::new();
-        for name in changed.iter().filter(|name| self.covers(name) && !self.requested.contains(*name)) {
+        let is_requested = |name: &Text| {
+            let prefix = || name.rsplit_once('/').is_some_and(|(prefix, _)| prefixes.contains(prefix));
+            self.requested.contains(name) || !prefixes.is_empty() && prefix()
+        };
+        for name in changed.iter().filter(|name| self.covers(name) && !is_requested(name)) {
             let before = self.held_version(name);
             let after = self.version_in(view, name);
             if after.is_none() && before.is_some() {
@@ -306,7 +319,7 @@ impl Subscription {
 
     /// Defers removals while other resources may still refer to the removed ones, and sends the deferred ones afterwards.
     fn defer_removals(&mut self, view: &TypeSnapshot, differences: &mut Differences, references_pending: bool) {
-        if !matches!(self.kind, ResourceType::Cluster | ResourceType::Endpoint) {
+        if !matches!(self.kind, ResourceType::Cluster | ResourceType::Endpoint | ResourceType::LbEndpoint) {
             return;
         }
         // A resource that exists again is sent, or is as the client still holds it.
@@ -314,8 +327,17 @@ impl Subscription {
         deferred.retain(|name, _| self.version_in(view, name).is_none());
         self.deferred_removals = deferred;
         if references_pending {
-            let keep: Vec<Text> =
-                differences.removed.iter().filter(|name| !self.requested.contains(*name)).cloned().collect();
+            // A separate endpoint goes at once, unless all of its collection go.
+            let is_whole = |name: &Text| {
+                let collection = name.rsplit_once('/').filter(|_| self.kind == ResourceType::LbEndpoint);
+                collection.is_none_or(|(collection, _)| view.names_below(collection).is_empty())
+            };
+            let keep: Vec<Text> = differences
+                .removed
+                .iter()
+                .filter(|name| !self.requested.contains(*name) && is_whole(name))
+                .cloned()
+                .collect();
             for name in keep {
                 let held = self
                     .deferred_removals

@@ -302,6 +302,10 @@ impl Subscription {
                 self.deferred_removals.remove(name);
             }
         }
+        if self.kind.is_by_prefix() && !remove.is_empty() {
+            let deferred = std::mem::take(&mut self.deferred_removals);
+            self.deferred_removals = deferred.into_iter().filter(|(name, _)| self.covers(name)).collect();
+        }
         Ok(())
     }
 }

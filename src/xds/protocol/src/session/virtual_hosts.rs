@@ -5,7 +5,7 @@
 //! the response. Envoy ignores hosts of tables that it does not have. So the hosts of a table are sent after the table is
 //! acknowledged.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use sluice_model::{ResourceType, Text};
 
@@ -37,12 +37,12 @@ impl Session {
 impl Subscription {
     /// Whether a delta client can subscribe to all resources of the type.
     pub(super) fn allows_wildcard(&self) -> bool {
-        self.kind.is_wildcard() || self.kind.is_by_prefix()
+        self.kind.is_wildcard() || self.kind == ResourceType::VirtualHost
     }
 
     /// Whether the client subscribes to the hosts of all tables. It then names only hosts that it waits for.
     pub(super) fn has_all_virtual_hosts(&self) -> bool {
-        self.kind.is_by_prefix() && self.wildcard
+        self.kind == ResourceType::VirtualHost && self.wildcard
     }
 
     /// Checks the limit for a client that does not read responses.
@@ -57,7 +57,7 @@ impl Subscription {
 
     /// Whether a client that reconnects holds hosts of tables that it does not name: it subscribed to all tables.
     pub(super) fn held_all_virtual_hosts(&self, subscribe: &NameList, holds: &HeldList) -> bool {
-        if !self.kind.is_by_prefix() {
+        if self.kind != ResourceType::VirtualHost {
             return false;
         }
         let named: BTreeSet<&str> = subscribe.iter().collect();
@@ -66,22 +66,20 @@ impl Subscription {
         holds.names().iter().any(|name| !is_named(name))
     }
 
-    /// Replaces requested tables by their hosts. A table without hosts stays, and the response reports that it has none.
-    pub(super) fn resolve_tables(&mut self, view: &TypeSnapshot) {
-        let missing = self.requested.iter().filter(|name| view.version(name).is_none());
-        let table = |name: &Text| (Text::from(name.strip_suffix('/').unwrap_or(name)), name.clone());
-        let tables: BTreeMap<Text, Text> = missing.map(table).collect();
-        if tables.is_empty() {
-            return;
-        }
-        for host in view.names() {
-            if let Some((table, _)) = host.rsplit_once('/')
-                && let Some(requested) = tables.get(table)
-            {
-                self.requested.remove(requested);
-                self.requested.insert(host);
+    /// Replaces requested tables and collections by their resources. One without resources stays, and the response reports that it has
+    /// none. Returns all of them: the client holds none of their resources yet.
+    pub(super) fn resolve_prefixes(&mut self, view: &TypeSnapshot) -> BTreeSet<Text> {
+        let missing: Vec<Text> = self.requested.iter().filter(|name| view.version(name).is_none()).cloned().collect();
+        let resolve = |requested: Text| {
+            let prefix = Text::from(requested.strip_suffix('/').unwrap_or(&requested));
+            let resources = view.names_below(&prefix);
+            if !resources.is_empty() {
+                self.requested.remove(&requested);
+                self.requested.extend(resources);
             }
-        }
+            prefix
+        };
+        missing.into_iter().map(resolve).collect()
     }
 
     /// The hosts that were requested on demand and do not exist. They are reported as unresolved and not as removed, because a

@@ -42,6 +42,11 @@ impl ResolvedResource {
         Self::new(cluster, Version::of(&encoded), vec![encoded])
     }
 
+    /// The same resource and version with another encoded message.
+    pub(crate) fn with_bytes(self, bytes: Bytes) -> Self {
+        Self { chunks: vec![bytes], ..self }
+    }
+
     /// Size of the encoded message in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -77,6 +82,20 @@ impl ResponseItem {
         match self {
             Self::Range { rows, .. } => rows.len(),
             Self::Single(_) => 1,
+        }
+    }
+
+    /// The resources one by one.
+    pub(crate) fn into_resources(self) -> Vec<ResolvedResource> {
+        let single = |(name, entry): &(Text, LayerEntry)| {
+            let (version, bytes) = entry.shared()?;
+            Some(ResolvedResource::new(name, version, vec![bytes.clone()]))
+        };
+        match self {
+            Self::Range { chunk, rows } => {
+                chunk.rows().get(rows).unwrap_or_default().iter().filter_map(single).collect()
+            }
+            Self::Single(resource) => vec![resource],
         }
     }
 

@@ -192,6 +192,18 @@ impl TypeSnapshot {
         named.into_iter().filter(|name| self.version(name).is_some()).cloned().collect()
     }
 
+    /// The names that the scope sees of the form `PREFIX/NAME` without a further slash, in order.
+    pub(crate) fn names_below(&self, prefix: &str) -> BTreeSet<Text> {
+        let start = format!("{prefix}/");
+        let in_table = |table: &LayerTable| {
+            let names = table.from(&start).map(|(name, _)| name).skip_while(|name| name.as_str() < start.as_str());
+            let below = names.take_while(|name| name.starts_with(&start));
+            below.filter(|name| name.rfind('/') == Some(prefix.len())).cloned().collect::<Vec<_>>()
+        };
+        let named: BTreeSet<Text> = self.stack.tables.iter().flat_map(|table| in_table(table)).collect();
+        named.into_iter().filter(|name| self.version(name).is_some()).collect()
+    }
+
     /// Visits the layers in order of precedence until the name is resolved.
     fn resolve(&self, name: &str) -> NameResolution<'_> {
         let mut layers: Vec<&LayerSegments> = Vec::new();

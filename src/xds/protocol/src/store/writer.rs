@@ -41,10 +41,13 @@ pub(super) struct AppliedEpoch {
 impl AppliedEpoch {
     /// The kind of the epoch's changes; `None` if nothing changed.
     pub(super) fn trigger(&self) -> Option<PushTrigger> {
-        match (self.layers.keys().next(), self.layers.len()) {
-            (Some(ResourceType::Endpoint), 1) => Some(PushTrigger::Endpoint),
-            (Some(_), _) => Some(PushTrigger::Config),
-            (None, _) => (!self.proxies.is_empty()).then_some(PushTrigger::Proxy),
+        let of_endpoints = |kind: &ResourceType| matches!(kind, ResourceType::Endpoint | ResourceType::LbEndpoint);
+        if self.layers.is_empty() {
+            (!self.proxies.is_empty()).then_some(PushTrigger::Proxy)
+        } else if self.layers.keys().all(of_endpoints) {
+            Some(PushTrigger::Endpoint)
+        } else {
+            Some(PushTrigger::Config)
         }
     }
 }
