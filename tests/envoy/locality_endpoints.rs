@@ -32,6 +32,7 @@ async fn endpoints_by_locality() -> Result<()> {
         Workload::new("whole", "whole", PodRole::Sidecar(Protocol::Sotw)),
         tea("tea-v1", "v1").zone("east", "east-1"),
         tea("tea-v2", "v2").zone("west", "west-1"),
+        tea("tea-v3", "v3").zone("west", "west-1"),
     ])
     .await?;
     let mesh = &mesh;
@@ -120,7 +121,11 @@ async fn changes(mesh: &Mesh) -> Result<()> {
     mesh.apply("routes.yaml", &to_v2)?;
     until_stable(mesh, "client", &TEA.get(), "tea v2").await?;
     mesh.apply("routes.yaml", "")?;
-    until(mesh, "client", &TEA.get(), "tea v1", |reply| reply.responder() == "tea v1").await?;
+    // Two endpoints of one locality.
+    mesh.apply("services.yaml", &(service(TEA, &["tea-v2", "tea-v3"]) + &coffee()))?;
+    for version in ["tea v2", "tea v3"] {
+        until(mesh, "client", &TEA.get(), version, |reply| reply.responder() == version).await?;
+    }
     Ok(())
 }
 
