@@ -90,6 +90,12 @@ async fn requests(mesh: &Mesh) -> Result<()> {
     }
     let (found, by_leds) = endpoints(mesh, "client", TEA).await?;
     ensure!(found == addresses(mesh, &["tea-v1", "tea-v2"]) && by_leds, "{found:?}, by LEDS: {by_leds}");
+    // The debug page has them in the format of Envoy, in their assignment.
+    let (_, page) = mesh.server.get("/debug/config_dump?proxyID=client.shop&include_eds").await?;
+    for address in addresses(mesh, &["tea-v1", "tea-v2"]) {
+        ensure!(page.contains(&format!("\"{address}\"")), "{address}: {page}");
+    }
+    ensure!(!page.contains("ledsCollectionName"), "{page}");
     let (found, by_leds) = endpoints(mesh, "whole", TEA).await?;
     ensure!(found == addresses(mesh, &["tea-v1", "tea-v2"]) && !by_leds, "{found:?}, by LEDS: {by_leds}");
     Ok(())

@@ -183,20 +183,20 @@ fn short(responses: Vec<String>) -> Vec<String> {
     responses.iter().map(|text| text.replace(prefix.trim_end_matches('/'), "")).collect()
 }
 
-struct Town {
+struct EndpointFixture {
     mesh: SessionFixture,
 }
 
-impl Town {
+impl EndpointFixture {
     fn new() -> Self {
-        let town = Self { mesh: SessionFixture::with_endpoints_by_locality() };
-        town.mesh.cluster("base", "c", "1");
-        town.mesh.set(Endpoint, "base", "c", &assignment("c", &["east", "west"]));
-        town.endpoint("east", "a", Some("1"));
-        town.endpoint("east", "b", Some("1"));
-        town.endpoint("west", "d", Some("1"));
-        town.mesh.commit();
-        town
+        let fixture = Self { mesh: SessionFixture::with_endpoints_by_locality() };
+        fixture.mesh.cluster("base", "c", "1");
+        fixture.mesh.set(Endpoint, "base", "c", &assignment("c", &["east", "west"]));
+        fixture.endpoint("east", "a", Some("1"));
+        fixture.endpoint("east", "b", Some("1"));
+        fixture.endpoint("west", "d", Some("1"));
+        fixture.mesh.commit();
+        fixture
     }
 
     fn endpoint(&self, locality: &str, name: &str, content: Option<&str>) {
@@ -210,67 +210,67 @@ impl Town {
 
 #[test]
 fn a_changed_endpoint_is_sent_alone() {
-    let town = Town::new();
-    let mut envoy = Envoy::connect(&town.mesh, &["c"]);
+    let fixture = EndpointFixture::new();
+    let mut envoy = Envoy::connect(&fixture.mesh, &["c"]);
     assert_eq!(short(envoy.settle()), ["CDS +c", "EDS +c", "LEDS +/c/east/a +/c/east/b +/c/west/d", "LDS"]);
-    town.endpoint("east", "b", Some("2"));
-    town.endpoint("west", "e", Some("1"));
-    town.endpoint("east", "a", None);
-    town.mesh.commit();
+    fixture.endpoint("east", "b", Some("2"));
+    fixture.endpoint("west", "e", Some("1"));
+    fixture.endpoint("east", "a", None);
+    fixture.mesh.commit();
     assert_eq!(short(envoy.settle()), ["LEDS +/c/east/b +/c/west/e -/c/east/a"]);
-    assert_eq!(envoy.endpoints(), town.mesh.current(SIDECAR, LbEndpoint));
+    assert_eq!(envoy.endpoints(), fixture.mesh.current(SIDECAR, LbEndpoint));
 }
 
 #[test]
 fn a_collection_without_endpoints_is_answered() {
-    let town = Town::new();
-    town.mesh.set(Endpoint, "base", "c", &assignment("c", &["east", "south"]));
-    town.mesh.commit();
-    let mut envoy = Envoy::connect(&town.mesh, &["c"]);
+    let fixture = EndpointFixture::new();
+    fixture.mesh.set(Endpoint, "base", "c", &assignment("c", &["east", "south"]));
+    fixture.mesh.commit();
+    let mut envoy = Envoy::connect(&fixture.mesh, &["c"]);
     assert!(short(envoy.settle()).contains(&"LEDS +/c/east/a +/c/east/b -/c/south/*".to_owned()));
     assert!(envoy.collections.values().all(|collection| collection.is_answered));
-    town.endpoint("south", "f", Some("1"));
-    town.mesh.commit();
+    fixture.endpoint("south", "f", Some("1"));
+    fixture.mesh.commit();
     assert_eq!(short(envoy.settle()), ["LEDS +/c/south/f"]);
 }
 
 #[test]
 fn a_client_that_reconnects_forgets_removed_endpoints() {
-    let town = Town::new();
-    let mut envoy = Envoy::connect(&town.mesh, &["c"]);
+    let fixture = EndpointFixture::new();
+    let mut envoy = Envoy::connect(&fixture.mesh, &["c"]);
     envoy.settle();
-    town.endpoint("east", "a", None);
-    town.mesh.commit();
-    let mut envoy = envoy.reconnect(&town.mesh);
+    fixture.endpoint("east", "a", None);
+    fixture.mesh.commit();
+    let mut envoy = envoy.reconnect(&fixture.mesh);
     envoy.settle();
-    assert_eq!(envoy.endpoints(), town.mesh.current(SIDECAR, LbEndpoint));
+    assert_eq!(envoy.endpoints(), fixture.mesh.current(SIDECAR, LbEndpoint));
     // The next stream differs from this one, too.
-    town.endpoint("east", "b", None);
-    town.mesh.commit();
-    let mut envoy = envoy.reconnect(&town.mesh);
+    fixture.endpoint("east", "b", None);
+    fixture.mesh.commit();
+    let mut envoy = envoy.reconnect(&fixture.mesh);
     envoy.settle();
-    assert_eq!(envoy.endpoints(), town.mesh.current(SIDECAR, LbEndpoint));
+    assert_eq!(envoy.endpoints(), fixture.mesh.current(SIDECAR, LbEndpoint));
 }
 
 #[test]
 fn a_changed_cluster_gets_its_endpoints_again() {
-    let town = Town::new();
-    let mut envoy = Envoy::connect(&town.mesh, &["c"]);
+    let fixture = EndpointFixture::new();
+    let mut envoy = Envoy::connect(&fixture.mesh, &["c"]);
     envoy.settle();
-    town.mesh.cluster("base", "c", "2");
-    town.mesh.commit();
+    fixture.mesh.cluster("base", "c", "2");
+    fixture.mesh.commit();
     assert_eq!(short(envoy.settle()), ["CDS +c", "EDS +c", "LEDS +/c/east/a +/c/east/b +/c/west/d"]);
-    assert_eq!(envoy.endpoints(), town.mesh.current(SIDECAR, LbEndpoint));
+    assert_eq!(envoy.endpoints(), fixture.mesh.current(SIDECAR, LbEndpoint));
 }
 
 #[test]
 fn endpoints_overtake_changes_that_wait_for_a_permit() {
-    let town = Town::new();
-    let mut envoy = Envoy::connect(&town.mesh, &["c"]);
+    let fixture = EndpointFixture::new();
+    let mut envoy = Envoy::connect(&fixture.mesh, &["c"]);
     envoy.settle();
-    town.mesh.set(Listener, "base", "l", &message("l", "1"));
-    town.endpoint("east", "b", Some("2"));
-    town.mesh.commit();
+    fixture.mesh.set(Listener, "base", "l", &message("l", "1"));
+    fixture.endpoint("east", "b", Some("2"));
+    fixture.mesh.commit();
     let first = envoy.client.receive_endpoints().map(|response| response.text());
     assert_eq!(short(first.into_iter().collect()), ["LEDS +/c/east/b"]);
     assert_eq!(envoy.client.receive_endpoints(), None);

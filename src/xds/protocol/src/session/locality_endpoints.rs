@@ -28,7 +28,9 @@ impl Session {
     /// removed is not among those that it states.
     pub(super) fn note_held_assignments(&mut self, snapshot: &ScopeSnapshot) {
         let is_noted = self.renews_collections || !self.is_reconnect;
-        let Some(assignments) = self.subscriptions.get_mut(ResourceType::Endpoint).filter(|_| !is_noted) else { return };
+        let Some(assignments) = self.subscriptions.get_mut(ResourceType::Endpoint).filter(|_| !is_noted) else {
+            return;
+        };
         if assignments.sent.is_none() && snapshot.has_layers(ResourceType::LbEndpoint) {
             assignments.forget_holds();
             self.renews_collections = true;
