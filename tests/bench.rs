@@ -52,18 +52,18 @@ async fn changes_reach_every_affected_proxy_and_storms_send_nothing_twice() -> R
     let one = |kind: &str| changes.iter().find(|change| change["kind"] == kind).expect("made");
     assert_eq!(
         one("endpoint-address")["rounds"][0]["traffic"]["resources"],
-        json!([0, 13, 0, 0, 0, 0, 0, 0]),
+        json!([0, 13, 0, 0, 0, 0, 0, 0, 0]),
         "the sidecars and the gateway"
     );
-    assert_eq!(one("secret-rotation")["rounds"][0]["traffic"]["resources"], json!([0, 0, 0, 0, 0, 1, 0, 0]));
+    assert_eq!(one("secret-rotation")["rounds"][0]["traffic"]["resources"], json!([0, 0, 0, 0, 0, 1, 0, 0, 0]));
     assert_eq!(number(&one("peer-authentication")["affected"]), 3, "the proxies of one of four namespaces");
 
     let counts = result["connect"]["traffic"]["resources"].as_array().context("count")?;
     let kinds: Vec<bool> = counts.iter().map(|count| number(count) > 0).collect();
     assert_eq!(
         kinds,
-        [true, true, true, true, false, true, false, false],
-        "all types except virtual hosts and those of ztunnels"
+        [true, true, true, true, false, true, false, false, false],
+        "all types except virtual hosts, those of ztunnels and single endpoints"
     );
     let storms = result["storms"].as_array().context("list the storms")?;
     let names: BTreeSet<&str> = storms.iter().filter_map(|storm| storm["name"].as_str()).collect();
@@ -82,7 +82,7 @@ async fn changes_reach_every_affected_proxy_and_storms_send_nothing_twice() -> R
         } else {
             assert_eq!(
                 storm["traffic"]["resources"],
-                json!([0, 0, 0, 0, 0, 0, 0, 0]),
+                json!([0, 0, 0, 0, 0, 0, 0, 0, 0]),
                 "{} sends nothing",
                 storm["name"]
             );
@@ -108,6 +108,17 @@ async fn mesh_with_sidecars_is_read_through_an_api() -> Result<()> {
 }
 
 #[tokio::test]
+async fn endpoints_can_be_subscribed_one_by_one() -> Result<()> {
+    let result = run(&["--endpoints-by-locality", "--changes=endpoint-address,scale-up,service-add"]).await?;
+    for change in result["changes"].as_array().context("list the changes")? {
+        assert_eq!(number(&change["rounds"][0]["missed"]), 0, "{}", change["kind"]);
+    }
+    let of_address = &result["changes"][0]["rounds"][0]["traffic"]["resources"];
+    assert_eq!(*of_address, json!([0, 0, 0, 0, 0, 0, 0, 0, 13]), "no assignment is sent");
+    Ok(())
+}
+
+#[tokio::test]
 async fn virtual_hosts_can_be_subscribed_one_by_one() -> Result<()> {
     let result = run(&["--virtual-hosts", "--changes=vs,service-add,service-remove", "--storms=reconnect"]).await?;
     for change in result["changes"].as_array().context("list the changes")? {
@@ -115,8 +126,8 @@ async fn virtual_hosts_can_be_subscribed_one_by_one() -> Result<()> {
         assert_eq!(number(&round["missed"]), 0, "{}", change["kind"]);
         assert_eq!(number(&round["traffic"]["resources"][3]), 0, "{}: no table is sent", change["kind"]);
     }
-    assert_eq!(result["changes"][0]["rounds"][0]["traffic"]["resources"], json!([0, 0, 0, 0, 12, 0, 0, 0]));
-    assert_eq!(result["storms"][0]["traffic"]["resources"], json!([0, 0, 0, 0, 0, 0, 0, 0]));
+    assert_eq!(result["changes"][0]["rounds"][0]["traffic"]["resources"], json!([0, 0, 0, 0, 12, 0, 0, 0, 0]));
+    assert_eq!(result["storms"][0]["traffic"]["resources"], json!([0, 0, 0, 0, 0, 0, 0, 0, 0]));
     Ok(())
 }
 
@@ -376,11 +387,11 @@ async fn changes_in_ambient_mode_reach_only_the_waypoint_and_the_ztunnels_that_t
         (number(&change["affected"]), number(&round["missed"]), resources)
     };
     // CDS, EDS, LDS, RDS, VHDS, SDS, workload addresses, workload policies.
-    assert_eq!(counts("waypoint-endpoint"), (1, 0, vec![0, 1, 0, 0, 0, 0, 2, 0]), "each ztunnel gets the workload");
-    assert_eq!(counts("waypoint-route"), (1, 0, vec![0, 0, 1, 0, 0, 0, 0, 0]));
+    assert_eq!(counts("waypoint-endpoint"), (1, 0, vec![0, 1, 0, 0, 0, 0, 2, 0, 0]), "each ztunnel gets the workload");
+    assert_eq!(counts("waypoint-route"), (1, 0, vec![0, 0, 1, 0, 0, 0, 0, 0, 0]));
     assert_eq!(
         counts("workload"),
-        (2, 0, vec![0, 1, 0, 0, 0, 0, 2, 0]),
+        (2, 0, vec![0, 1, 0, 0, 0, 0, 2, 0, 0]),
         "the waypoint of the service gets the endpoint"
     );
     assert_eq!(counts("no-op"), (0, 0, vec![0; 8]));

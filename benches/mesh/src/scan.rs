@@ -9,8 +9,6 @@ use sluice_proto::wire::{contents, fields};
 pub(crate) enum Type {
     Cds,
     Eds,
-    /// Endpoints, of assignments that use LEDS.
-    Leds,
     Lds,
     Rds,
     /// Virtual hosts, of route tables that use VHDS.
@@ -21,6 +19,8 @@ pub(crate) enum Type {
     Address,
     /// Policies, of ztunnel.
     Authorization,
+    /// Endpoints, of assignments that use LEDS. The last one, because results list counts in this order.
+    Leds,
 }
 
 /// Number of types.
@@ -30,13 +30,13 @@ impl Type {
     pub(crate) const ALL: [Self; 9] = [
         Self::Cds,
         Self::Eds,
-        Self::Leds,
         Self::Lds,
         Self::Rds,
         Self::Vhds,
         Self::Sds,
         Self::Address,
         Self::Authorization,
+        Self::Leds,
     ];
 
     pub(crate) fn url(self) -> &'static str {

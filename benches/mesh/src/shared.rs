@@ -21,7 +21,7 @@ use crate::socket::Clock;
 pub(crate) struct Traffic {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
-    /// By type: CDS, EDS, LDS, RDS, VHDS, SDS, workload addresses, workload policies. Earlier results have fewer types.
+    /// By type: CDS, EDS, LDS, RDS, VHDS, SDS, workload addresses, workload policies, LEDS. Earlier results have fewer types.
     #[serde(deserialize_with = "counts_by_type")]
     pub(crate) resources: [u64; TYPES],
     /// Streams that ended, including refused ones.
