@@ -386,7 +386,7 @@ async fn changes_in_ambient_mode_reach_only_the_waypoint_and_the_ztunnels_that_t
             round["traffic"]["resources"].as_array().expect("counts").iter().map(number).collect();
         (number(&change["affected"]), number(&round["missed"]), resources)
     };
-    // CDS, EDS, LDS, RDS, VHDS, SDS, workload addresses, workload policies.
+    // CDS, EDS, LDS, RDS, VHDS, SDS, workload addresses, workload policies, LEDS.
     assert_eq!(counts("waypoint-endpoint"), (1, 0, vec![0, 1, 0, 0, 0, 0, 2, 0, 0]), "each ztunnel gets the workload");
     assert_eq!(counts("waypoint-route"), (1, 0, vec![0, 0, 1, 0, 0, 0, 0, 0, 0]));
     assert_eq!(
@@ -394,6 +394,6 @@ async fn changes_in_ambient_mode_reach_only_the_waypoint_and_the_ztunnels_that_t
         (2, 0, vec![0, 1, 0, 0, 0, 0, 2, 0, 0]),
         "the waypoint of the service gets the endpoint"
     );
-    assert_eq!(counts("no-op"), (0, 0, vec![0; 8]));
+    assert_eq!(counts("no-op"), (0, 0, vec![0; 9]));
     Ok(())
 }
