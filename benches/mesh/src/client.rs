@@ -1,8 +1,9 @@
 //! One proxy: its stream, and its subscriptions in Envoy's order.
 //!
 //! It subscribes to CDS first, to EDS for the received clusters, then to LDS, then to RDS and SDS for the listeners, to
-//! LEDS for assignments that use it, and to VHDS for such route tables. A ztunnel subscribes to all workload addresses and policies. It acknowledges every
-//! response at once. Unlike Envoy, it stays subscribed to the route tables of a removed listener.
+//! LEDS for assignments that use it, and to VHDS for such route tables. A ztunnel subscribes to all workload addresses and
+//! policies. It acknowledges every response at once. Unlike Envoy, it stays subscribed to the route tables of a removed
+//! listener.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;

@@ -94,10 +94,11 @@ fn sections(held: &BTreeMap<ResourceType, Vec<ResolvedResource>>, with_endpoints
             part
         }
     };
+    let hosts = parts_of_wholes(ResourceType::VirtualHost, held);
     let table = |resource: &ResolvedResource, mut value: Value| {
         // The format of Envoy for a table with virtual hosts by VHDS.
         if value.get("vhds").is_some() {
-            value["virtualHosts"] = hosts_of(&resource.name, held.get(&ResourceType::VirtualHost)).into();
+            value["virtualHosts"] = hosts.get(resource.name.as_str()).cloned().unwrap_or_default().into();
         }
         simple("routeConfig")(resource, value)
     };
@@ -117,10 +118,11 @@ fn sections(held: &BTreeMap<ResourceType, Vec<ResolvedResource>>, with_endpoints
         section("ClustersConfigDump", "dynamicActiveClusters", all(ResourceType::Cluster, &simple("cluster"))),
     ];
     if with_endpoints {
+        let endpoints = parts_of_wholes(ResourceType::LbEndpoint, held);
         let assignment = |resource: &ResolvedResource, mut value: Value| {
             // The format of Envoy for endpoints by LEDS.
             for locality in value["endpoints"].as_array_mut().into_iter().flatten() {
-                let endpoints = endpoints_of(locality, held.get(&ResourceType::LbEndpoint));
+                let endpoints = endpoints_of(locality, &endpoints);
                 if let (Some(endpoints), Some(fields)) = (endpoints, locality.as_object_mut()) {
                     fields.remove("ledsClusterLocalityConfig");
                     fields.insert("lbEndpoints".to_owned(), endpoints.into());
@@ -128,8 +130,8 @@ fn sections(held: &BTreeMap<ResourceType, Vec<ResolvedResource>>, with_endpoints
             }
             simple("endpointConfig")(resource, value)
         };
-        let endpoints = all(ResourceType::Endpoint, &assignment);
-        sections.push(section("EndpointsConfigDump", "dynamicEndpointConfigs", endpoints));
+        let assignments = all(ResourceType::Endpoint, &assignment);
+        sections.push(section("EndpointsConfigDump", "dynamicEndpointConfigs", assignments));
     }
     sections.extend([
         section("ListenersConfigDump", "dynamicListeners", all(ResourceType::Listener, &listener)),
@@ -141,28 +143,28 @@ fn sections(held: &BTreeMap<ResourceType, Vec<ResolvedResource>>, with_endpoints
     sections
 }
 
-/// The VHDS virtual hosts of a route table.
-fn hosts_of(table: &str, hosts: Option<&Vec<ResolvedResource>>) -> Vec<Value> {
-    parts_of(ResourceType::VirtualHost, table, hosts)
-}
-
-/// The endpoints of a locality of an assignment that uses LEDS.
-fn endpoints_of(locality: &Value, endpoints: Option<&Vec<ResolvedResource>>) -> Option<Vec<Value>> {
-    let name = locality["ledsClusterLocalityConfig"]["ledsCollectionName"].as_str()?;
-    Some(parts_of(ResourceType::LbEndpoint, name.strip_suffix(lb_endpoint::ALL)?, endpoints))
-}
-
-/// The resources whose names begin with that of the whole that they are part of.
-fn parts_of(kind: ResourceType, whole: &str, parts: Option<&Vec<ResolvedResource>>) -> Vec<Value> {
-    let is_of = |part: &&ResolvedResource| part.name.rsplit_once('/').is_some_and(|(of, _)| of == whole);
-    let part = |part: &ResolvedResource| {
+/// The resources of a type as JSON, by the name of the whole that they are part of: virtual hosts by table (VHDS), endpoints by collection
+/// (LEDS).
+fn parts_of_wholes(
+    kind: ResourceType,
+    held: &BTreeMap<ResourceType, Vec<ResolvedResource>>,
+) -> BTreeMap<&str, Vec<Value>> {
+    let mut parts: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for part in held.get(&kind).into_iter().flatten() {
+        let Some((whole, _)) = part.name.rsplit_once('/') else { continue };
         let mut value = to_json(kind, part);
         if let Some(fields) = value.as_object_mut() {
             fields.remove("@type");
         }
-        value
-    };
-    parts.into_iter().flatten().filter(is_of).map(part).collect()
+        parts.entry(whole).or_default().push(value);
+    }
+    parts
+}
+
+/// The endpoints of a locality of an assignment that uses LEDS.
+fn endpoints_of(locality: &Value, endpoints: &BTreeMap<&str, Vec<Value>>) -> Option<Vec<Value>> {
+    let name = locality["ledsClusterLocalityConfig"]["ledsCollectionName"].as_str()?;
+    Some(endpoints.get(name.strip_suffix(lb_endpoint::ALL)?).cloned().unwrap_or_default())
 }
 
 /// A resource as JSON, with redacted secrets.

@@ -16,6 +16,7 @@ use sluice_model::{Text, lb_endpoint};
 use sluice_proto::wire::{encode, put_field};
 
 use super::frame::frames;
+use super::group::GroupFrame;
 use super::inputs::AssignmentInputs;
 use super::locality::LocalityRules;
 use super::part::AssignmentPart;
@@ -32,31 +33,19 @@ pub fn build_assignment_by_locality(
     inputs: &AssignmentInputs<'_>,
     name: &str,
 ) -> (ClusterLoadAssignment, NamedEndpoints) {
-    let rules = LocalityRules::new(inputs);
-    let mut part = AssignmentPart::new(inputs, &rules);
-    let mut endpoints = NamedEndpoints::new();
-    let groups = frames(&rules, &part.totals).into_iter().map(|mut frame| {
-        let collection = collection(name, &frame.key);
-        let mut own = part.endpoints.remove(&frame.key).unwrap_or_default();
-        own.append(&mut frame.gateways);
-        let config = (!own.is_empty()).then(|| collection.clone());
-        add(&mut endpoints, &collection, &own);
-        by_collection(frame.message(Vec::new()), config)
-    });
-    let groups = groups.collect();
-    (
-        ClusterLoadAssignment { cluster_name: name.to_owned(), endpoints: groups, ..ClusterLoadAssignment::default() },
-        endpoints,
-    )
+    let (mut endpoints, totals) = build_part_by_locality(inputs, name);
+    let groups = groups(inputs, name, &totals, &mut endpoints).into_iter().map(|(_, group)| group).collect();
+    let assignment =
+        ClusterLoadAssignment { cluster_name: name.to_owned(), endpoints: groups, ..ClusterLoadAssignment::default() };
+    (assignment, endpoints)
 }
 
 /// The endpoints among the backends of the inputs, and the sums over them: as [`super::build_part`].
 #[must_use]
 pub fn build_part_by_locality(inputs: &AssignmentInputs<'_>, cluster: &str) -> (NamedEndpoints, AssignmentTotals) {
-    let AssignmentPart { endpoints: groups, mut totals } = AssignmentPart::new(inputs, &LocalityRules::new(inputs));
+    let AssignmentPart { endpoints: groups, totals } = AssignmentPart::new(inputs, &LocalityRules::new(inputs));
     let mut endpoints = NamedEndpoints::new();
     for (group, of_group) in groups {
-        totals.set_bytes(&group, of_group.len());
         add(&mut endpoints, &collection(cluster, &group), &of_group);
     }
     (endpoints, totals)
@@ -69,19 +58,33 @@ pub fn build_frames_by_locality(
     cluster: &str,
     totals: &AssignmentTotals,
 ) -> (AssignmentSegments, NamedEndpoints) {
-    let (mut segments, mut endpoints) = (AssignmentSegments::new(), NamedEndpoints::new());
-    for mut frame in frames(&LocalityRules::new(inputs), totals) {
-        let collection = collection(cluster, &frame.key);
-        let gateways = std::mem::take(&mut frame.gateways);
-        let has_endpoints = frame.totals.bytes > 0 || !gateways.is_empty();
-        add(&mut endpoints, &collection, &gateways);
-        let name = segment_name(&frame.key, GroupSegment::Whole, "");
-        let group = by_collection(frame.message(Vec::new()), has_endpoints.then_some(collection));
+    let mut gateways = NamedEndpoints::new();
+    let segment = |(key, group): (GroupKey, LocalityLbEndpoints)| {
         let mut bytes = Vec::new();
         put_field(ENDPOINTS, &encode(&group), &mut bytes);
-        segments.push((name, bytes));
-    }
-    (segments, endpoints)
+        (segment_name(&key, GroupSegment::Whole, ""), bytes)
+    };
+    let segments = groups(inputs, cluster, totals, &mut gateways).into_iter().map(segment).collect();
+    (segments, gateways)
+}
+
+/// The groups of an assignment, each of which refers to the collection of its endpoints. Gateways in it are added to `endpoints`.
+fn groups(
+    inputs: &AssignmentInputs<'_>,
+    cluster: &str,
+    totals: &AssignmentTotals,
+    endpoints: &mut NamedEndpoints,
+) -> Vec<(GroupKey, LocalityLbEndpoints)> {
+    let rules = LocalityRules::new(inputs);
+    let group = |mut frame: GroupFrame| {
+        let (key, gateways) = (frame.key.clone(), std::mem::take(&mut frame.gateways));
+        let has_endpoints = frame.totals.endpoints > 0 && rules.sends_to(&key.place) || !gateways.is_empty();
+        let collection = collection(cluster, &key);
+        add(endpoints, &collection, &gateways);
+        let group = frame.message(Vec::new());
+        (key, if has_endpoints { by_collection(group, &collection) } else { group })
+    };
+    frames(&rules, totals).into_iter().map(group).collect()
 }
 
 /// The name of the collection of a group's endpoints.
@@ -97,15 +100,13 @@ fn add(endpoints: &mut NamedEndpoints, collection: &str, added: &[LbEndpoint]) {
     }
 }
 
-/// A group without endpoints that refers to their collection. A group that has none does not, because Envoy would wait for them.
-fn by_collection(group: LocalityLbEndpoints, collection: Option<String>) -> LocalityLbEndpoints {
-    let config = collection.map(|name| {
-        LbConfig::LedsClusterLocalityConfig(LedsClusterLocalityConfig {
-            leds_config: Some(ads_source()),
-            leds_collection_name: format!("{name}{}", lb_endpoint::ALL),
-        })
-    });
-    LocalityLbEndpoints { lb_config: config, ..group }
+/// A group without endpoints that refers to their collection. Envoy waits for them, so the collection must have some.
+fn by_collection(group: LocalityLbEndpoints, collection: &str) -> LocalityLbEndpoints {
+    let config = LedsClusterLocalityConfig {
+        leds_config: Some(ads_source()),
+        leds_collection_name: format!("{collection}{}", lb_endpoint::ALL),
+    };
+    LocalityLbEndpoints { lb_config: Some(LbConfig::LedsClusterLocalityConfig(config)), ..group }
 }
 
 /// The text of an endpoint's address.

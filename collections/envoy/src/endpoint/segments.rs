@@ -38,7 +38,9 @@ pub fn build_part(inputs: &AssignmentInputs<'_>, part: &str) -> (AssignmentSegme
         for endpoint in &endpoints {
             put_field(LB_ENDPOINTS, &encode(endpoint), &mut bytes);
         }
-        totals.set_bytes(&group, bytes.len());
+        if let Some(totals) = totals.0.get_mut(&group.place).and_then(|place| place.groups.get_mut(&group.rank)) {
+            totals.bytes = bytes.len();
+        }
         segments.push((segment_name(&group, GroupSegment::Endpoints, part), bytes));
     }
     (segments, totals)

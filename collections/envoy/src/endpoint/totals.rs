@@ -25,7 +25,7 @@ pub(super) struct GroupTotals {
     pub(super) endpoints: usize,
     /// Sum of their weights.
     pub(super) weight: u32,
-    /// Size of their encoded form, or their number if they are resources of their own; 0 if they are not encoded.
+    /// Size of their encoded form; 0 if they are not encoded.
     pub(super) bytes: usize,
 }
 
@@ -38,13 +38,6 @@ pub(super) struct GroupKey {
 }
 
 impl AssignmentTotals {
-    /// Sets the size of the encoded endpoints of a group that has some.
-    pub(super) fn set_bytes(&mut self, group: &GroupKey, bytes: usize) {
-        if let Some(totals) = self.0.get_mut(&group.place).and_then(|place| place.groups.get_mut(&group.rank)) {
-            totals.bytes = bytes;
-        }
-    }
-
     /// Adds the sums of another part of the same assignment.
     pub fn add(&mut self, other: &Self) {
         for (place, totals) in &other.0 {

@@ -57,13 +57,14 @@ pub(crate) fn derive_proxies<'s>(
         let nodes: Dep<ObjectKey, Node> = deps.on(&objects.nodes);
         move |cx, _, connected| {
             let mut proxy = connected.clone();
+            let static_labels = std::mem::take(&mut proxy.static_labels);
             // Every proxy that captures DNS uses the addresses in statuses.
             proxy.dns_auto_allocate |= options.allocates_addresses;
             let found = pods.get(cx, connected, &options).filter(|(key, _)| is_read(cx, &discovery, key));
             if let Some((key, pod)) = &found {
                 let node = cx.get(&nodes, &ObjectKey::new(key.cluster.clone(), "", pod.node.clone()));
                 let locality = pod_locality(&pod.labels, node.as_deref());
-                proxy.labels = merged(std::mem::take(&mut proxy.static_labels), &pod.labels);
+                proxy.labels = merged(static_labels, &pod.labels);
                 if !locality.is_empty() {
                     proxy.locality = locality;
                 }
@@ -74,7 +75,6 @@ pub(crate) fn derive_proxies<'s>(
             }
             let node = if proxy.node_name.is_empty() { found.map(|(_, pod)| pod.node.clone()) } else { None };
             let node = node.unwrap_or_else(|| proxy.node_name.clone());
-            proxy.static_labels = Labels::new();
             proxy.labels = with_topology(&proxy.labels, &proxy.cluster, &proxy.locality, &node, &proxy.network);
             proxy.virtual_hosts &= options.virtual_hosts;
             let can_request = matches!(proxy.proxy_type, ProxyType::Sidecar | ProxyType::Router) && !proxy.grpc;

@@ -21,7 +21,7 @@ use super::subscription::Subscription;
 use crate::name_list::NameList;
 use crate::name_set::NameSet;
 use crate::request::Interest;
-use crate::store::{ResolvedResource, ResponseItem, ScopeSnapshot, TypeSnapshot};
+use crate::store::{ResolvedResource, ResponseItem, ScopeSnapshot};
 
 impl Session {
     /// Handles the assignments that the client may have had when the stream began, before the first of them are sent. One that was
@@ -81,13 +81,6 @@ impl Session {
 }
 
 impl Subscription {
-    /// The names of the collections and endpoints that the client subscribes to, in order.
-    pub(super) fn endpoints_in(&self, view: &TypeSnapshot) -> BTreeSet<Text> {
-        let below = self.names.iter().flat_map(|collection| view.names_below(collection));
-        let single = self.names.iter().filter(|name| view.version(name).is_some()).cloned();
-        below.chain(single).collect()
-    }
-
     /// The names by which the client knows removed endpoints, and collections without endpoints.
     pub(super) fn removed_endpoints(&self, removed: BTreeSet<Text>) -> BTreeSet<Text> {
         let known = |name: Text| match self.names.contains(&name) {

@@ -186,11 +186,8 @@ impl Subscription {
         if self.is_on_demand() {
             return self.pick(view, self.names.iter());
         }
-        if self.kind == ResourceType::LbEndpoint {
-            return view.pick(self.endpoints_in(view).iter());
-        }
         if self.is_by_table() {
-            return view.listing_by(|| Box::new(|name| self.covers(name)));
+            return view.pick(self.named_in(view).iter());
         }
         if self.wildcard && view.has_on_demand() {
             return view.listing_by(|| Box::new(|name| !self.leaves_out(view, name)));
@@ -198,7 +195,7 @@ impl Subscription {
         view.listing((!self.wildcard).then_some(&self.names))
     }
 
-    /// Whether the client subscribes to the virtual hosts of the tables that it names.
+    /// Whether the client subscribes to the virtual hosts of the tables, or the endpoints of the collections, that it names.
     fn is_by_table(&self) -> bool {
         self.kind.is_by_prefix() && !self.wildcard
     }
@@ -330,7 +327,7 @@ impl Subscription {
             // A separate endpoint goes at once, unless all of its collection go.
             let is_whole = |name: &Text| {
                 let collection = name.rsplit_once('/').filter(|_| self.kind == ResourceType::LbEndpoint);
-                collection.is_none_or(|(collection, _)| view.names_below(collection).is_empty())
+                collection.is_none_or(|(collection, _)| !view.has_below(collection))
             };
             let keep: Vec<Text> = differences
                 .removed

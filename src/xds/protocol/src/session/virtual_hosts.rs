@@ -66,6 +66,13 @@ impl Subscription {
         holds.names().iter().any(|name| !is_named(name))
     }
 
+    /// The names of the resources of the tables or collections that the client names, and of single ones, in order.
+    pub(super) fn named_in(&self, view: &TypeSnapshot) -> BTreeSet<Text> {
+        let below = self.names.iter().flat_map(|prefix| view.names_below(prefix));
+        let single = self.names.iter().filter(|name| view.version(name).is_some()).cloned();
+        below.chain(single).collect()
+    }
+
     /// Replaces requested tables and collections by their resources. One without resources stays, and the response reports that it has
     /// none. Returns all of them: the client holds none of their resources yet.
     pub(super) fn resolve_prefixes(&mut self, view: &TypeSnapshot) -> BTreeSet<Text> {

@@ -87,13 +87,9 @@ impl ResponseItem {
 
     /// The resources one by one.
     pub(crate) fn into_resources(self) -> Vec<ResolvedResource> {
-        let single = |(name, entry): &(Text, LayerEntry)| {
-            let (version, bytes) = entry.shared()?;
-            Some(ResolvedResource::new(name, version, vec![bytes.clone()]))
-        };
         match self {
             Self::Range { chunk, rows } => {
-                chunk.rows().get(rows).unwrap_or_default().iter().filter_map(single).collect()
+                chunk.rows().get(rows).unwrap_or_default().iter().filter_map(shared_resource).collect()
             }
             Self::Single(resource) => vec![resource],
         }
@@ -132,12 +128,15 @@ impl ResponseItem {
             items.extend(ranges.into_iter().map(|rows| Self::Range { chunk: chunk.clone(), rows }));
             return;
         }
-        let single = |(name, entry): &(Text, LayerEntry)| {
-            let (version, bytes) = entry.shared()?;
-            Some(Self::Single(ResolvedResource::new(name, version, vec![bytes.clone()])))
-        };
-        items.extend(ranges.into_iter().flat_map(|rows| &chunk.rows()[rows]).filter_map(single));
+        let resources = ranges.into_iter().flat_map(|rows| &chunk.rows()[rows]).filter_map(shared_resource);
+        items.extend(resources.map(Self::Single));
     }
+}
+
+/// The resource of a row, if it is the same for all scopes that see its layer.
+fn shared_resource((name, entry): &(Text, LayerEntry)) -> Option<ResolvedResource> {
+    let (version, bytes) = entry.shared()?;
+    Some(ResolvedResource::new(name, version, vec![bytes.clone()]))
 }
 
 /// Digest of the names and versions of a chunk's rows.

@@ -194,14 +194,22 @@ impl TypeSnapshot {
 
     /// The names that the scope sees of the form `PREFIX/NAME` without a further slash, in order.
     pub(crate) fn names_below(&self, prefix: &str) -> BTreeSet<Text> {
-        let start = format!("{prefix}/");
-        let in_table = |table: &LayerTable| {
-            let names = table.from(&start).map(|(name, _)| name).skip_while(|name| name.as_str() < start.as_str());
-            let below = names.take_while(|name| name.starts_with(&start));
-            below.filter(|name| name.rfind('/') == Some(prefix.len())).cloned().collect::<Vec<_>>()
-        };
-        let named: BTreeSet<Text> = self.stack.tables.iter().flat_map(|table| in_table(table)).collect();
-        named.into_iter().filter(|name| self.version(name).is_some()).collect()
+        self.each_below(prefix).cloned().collect()
+    }
+
+    /// Whether the scope sees names of this form.
+    pub(crate) fn has_below(&self, prefix: &str) -> bool {
+        self.each_below(prefix).next().is_some()
+    }
+
+    /// The names of this form that the scope sees, of each layer in order.
+    fn each_below(&self, prefix: &str) -> impl Iterator<Item = &Text> {
+        let (start, end) = (format!("{prefix}/"), prefix.len());
+        let in_tables = self.stack.tables.iter().flat_map(move |table| {
+            let start = start.clone();
+            table.from(&start).map(|(name, _)| name).take_while(move |name| name.starts_with(&start))
+        });
+        in_tables.filter(move |name| name.rfind('/') == Some(end) && self.version(name).is_some())
     }
 
     /// Visits the layers in order of precedence until the name is resolved.
