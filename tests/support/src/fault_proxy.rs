@@ -157,6 +157,9 @@ async fn accept(
             connection = open.accept() => {
                 let Ok((connection, _)) = connection else { continue };
                 let number = accepted.fetch_add(1, Ordering::SeqCst) + 1;
+                if behaviour.borrow().refuses {
+                    continue;
+                }
                 connections.spawn(serve(connection, target, number, behaviour.clone()));
             }
             Some(_) = connections.join_next() => {}
@@ -218,7 +221,14 @@ async fn forward(
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let read = from.read(&mut buffer).await?;
-        let is_lost = behaviour.wait_for(|behaviour| !behaviour.frozen).await.map_err(|_| gone())?.lost >= number;
+        let (is_closed, is_lost) = {
+            let behaviour = behaviour.wait_for(|behaviour| !behaviour.frozen).await.map_err(|_| gone())?;
+            (number <= behaviour.closed, number <= behaviour.lost)
+        };
+        // `serve` closes the connection too, but only when its task runs.
+        if is_closed {
+            return Err(gone());
+        }
         if is_lost {
             // The end of one side is lost as well.
             if read == 0 {
@@ -305,6 +315,27 @@ mod tests {
             tokio::task::yield_now().await;
         };
         assert!(echoes(&mut connection).await);
+    }
+
+    /// The proxy's tasks run on other threads, which may run later than what a test does next.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn nothing_is_forwarded_once_connections_are_refused() {
+        let proxy = proxied_echo().await;
+        for _ in 0..500 {
+            let mut old = loop {
+                match TcpStream::connect(proxy.address()).await {
+                    Ok(connection) => break connection,
+                    Err(_) => tokio::task::yield_now().await,
+                }
+            };
+            assert!(echoes(&mut old).await);
+            proxy.refuse();
+            assert!(!echoes(&mut old).await, "an open connection");
+            if let Ok(mut new) = TcpStream::connect(proxy.address()).await {
+                assert!(!echoes(&mut new).await, "a new connection");
+            }
+            proxy.restore();
+        }
     }
 
     #[tokio::test]
