@@ -8,9 +8,84 @@ use crate::value::Erased;
 
 /// Average number of rows per shard before a shard is split: small enough that copying a frozen shard is cheap.
 const ROWS_PER_SHARD: usize = 256;
+/// A full shard grows by this part of its rows. A row is thus moved about 8 times, which costs less than room for twice as many.
+const SPARE_SHARE: usize = 8;
+/// A full shard grows by at least so many rows.
+const MIN_SPARE_ROWS: usize = 4;
 
-/// One shard of the rows.
-pub(crate) type RowShard<T> = HashTable<(Erased, T)>;
+/// One shard of the rows. A row has tens of bytes, and a hash table is up to half empty, so the table has only positions.
+#[derive(Clone)]
+pub(crate) struct RowShard<T> {
+    rows: Vec<(Erased, T)>,
+    /// Positions in `rows` by the hash of the key.
+    positions: HashTable<u32>,
+}
+
+impl<T> Default for RowShard<T> {
+    fn default() -> Self {
+        Self { rows: Vec::new(), positions: HashTable::new() }
+    }
+}
+
+impl<T> RowShard<T> {
+    /// Number of rows.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The rows, in no particular order.
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, (Erased, T)> {
+        self.rows.iter()
+    }
+
+    fn position(&self, key: &Erased) -> Option<usize> {
+        let is_key = |at: &u32| self.rows[*at as usize].0 == *key;
+        self.positions.find(key.hash64(), is_key).map(|at| *at as usize)
+    }
+
+    fn find(&self, key: &Erased) -> Option<&(Erased, T)> {
+        self.position(key).map(|at| &self.rows[at])
+    }
+
+    fn find_mut(&mut self, key: &Erased) -> Option<&mut T> {
+        self.position(key).map(|at| &mut self.rows[at].1)
+    }
+
+    fn keys_of(&self, hash: u64) -> impl Iterator<Item = &Erased> {
+        let keys = self.positions.iter_hash(hash).map(|at| &self.rows[*at as usize].0);
+        keys.filter(move |key| key.hash64() == hash)
+    }
+
+    /// Adds a row whose key the shard does not have.
+    fn add(&mut self, row: (Erased, T)) {
+        let Self { rows, positions } = self;
+        let Ok(at) = u32::try_from(rows.len()) else { unreachable!("a shard is split long before") };
+        if rows.len() == rows.capacity() {
+            rows.reserve_exact((rows.len() / SPARE_SHARE).max(MIN_SPARE_ROWS));
+        }
+        let hash = row.0.hash64();
+        rows.push(row);
+        positions.insert_unique(hash, at, |at| rows[*at as usize].0.hash64());
+    }
+
+    fn remove(&mut self, key: &Erased) -> Option<T> {
+        let Self { rows, positions } = self;
+        let found = positions.find_entry(key.hash64(), |at| rows[*at as usize].0 == *key).ok()?;
+        let (at, _) = found.remove();
+        let (_, old) = rows.swap_remove(at as usize);
+        // The last row has taken its place.
+        if let Some((moved, _)) = rows.get(at as usize)
+            && let Some(position) = positions.find_mut(moved.hash64(), |position| *position as usize == rows.len())
+        {
+            *position = at;
+        }
+        if rows.capacity() > 2 * rows.len() + MIN_SPARE_ROWS {
+            rows.shrink_to(rows.len() + MIN_SPARE_ROWS);
+            positions.shrink_to(rows.len(), |at| rows[*at as usize].0.hash64());
+        }
+        Some(old)
+    }
+}
 
 /// Rows in shards by linear hashing: growth splits one shard at a time, so that no single insert rehashes all rows.
 /// A clone shares the shards; later writes to either copy only the shards they touch.
@@ -37,8 +112,7 @@ impl<T> FrozenRows<T> {
     }
 
     pub(crate) fn get(&self, key: &Erased) -> Option<&T> {
-        let hash = key.hash64();
-        self.shards.get(shard_of(hash, self.shards.len()))?.find(hash, |(k, _)| k == key).map(|(_, value)| value)
+        self.shards.get(shard_of(key.hash64(), self.shards.len()))?.find(key).map(|(_, value)| value)
     }
 }
 
@@ -58,35 +132,31 @@ impl<T: Clone> ShardedRows<T> {
     }
 
     pub(crate) fn get_key_value(&self, key: &Erased) -> Option<(&Erased, &T)> {
-        let hash = key.hash64();
-        self.shards[self.shard_of(hash)].find(hash, |(k, _)| k == key).map(|(k, value)| (k, value))
+        self.shards[self.shard_of(key.hash64())].find(key).map(|(key, value)| (key, value))
     }
 
     /// The keys with this hash: at most one, except for hash collisions.
     pub(crate) fn keys_of(&self, hash: u64) -> impl Iterator<Item = &Erased> {
-        let rows = self.shards[self.shard_of(hash)].iter_hash(hash);
-        rows.map(|(key, _)| key).filter(move |key| key.hash64() == hash)
+        self.shards[self.shard_of(hash)].keys_of(hash)
     }
 
     pub(crate) fn get_mut(&mut self, key: &Erased) -> Option<&mut T> {
-        let hash = key.hash64();
-        let at = self.shard_of(hash);
+        let at = self.shard_of(key.hash64());
         let shard = &mut self.shards[at];
         // A frozen shard is copied only if it has the key.
-        if Arc::get_mut(shard).is_none() && shard.find(hash, |(k, _)| k == key).is_none() {
+        if Arc::get_mut(shard).is_none() && shard.find(key).is_none() {
             return None;
         }
-        Arc::make_mut(shard).find_mut(hash, |(k, _)| k == key).map(|(_, value)| value)
+        Arc::make_mut(shard).find_mut(key)
     }
 
     pub(crate) fn insert(&mut self, key: Erased, value: T) -> Option<T> {
-        let hash = key.hash64();
-        let at = self.shard_of(hash);
+        let at = self.shard_of(key.hash64());
         let shard = Arc::make_mut(&mut self.shards[at]);
-        if let Some((_, known)) = shard.find_mut(hash, |(k, _)| *k == key) {
+        if let Some(known) = shard.find_mut(&key) {
             return Some(std::mem::replace(known, value));
         }
-        add(shard, (key, value));
+        shard.add((key, value));
         self.len += 1;
         if self.len > self.shards.len() * ROWS_PER_SHARD {
             self.split_one();
@@ -95,10 +165,8 @@ impl<T: Clone> ShardedRows<T> {
     }
 
     pub(crate) fn remove(&mut self, key: &Erased) -> Option<T> {
-        let hash = key.hash64();
-        let at = self.shard_of(hash);
-        let shard = Arc::make_mut(&mut self.shards[at]);
-        let ((_, old), _) = shard.find_entry(hash, |(k, _)| k == key).ok()?.remove();
+        let at = self.shard_of(key.hash64());
+        let old = Arc::make_mut(&mut self.shards[at]).remove(key)?;
         self.len -= 1;
         if self.len == 0 {
             *self = Self::default();
@@ -122,12 +190,12 @@ impl<T: Clone> ShardedRows<T> {
         let round = (self.shards.len() + 1).next_power_of_two();
         let from = self.shards.len() - round / 2;
         self.shards.push(Arc::default());
-        let rows = std::mem::take(Arc::make_mut(&mut self.shards[from]));
+        let shard = std::mem::take(Arc::make_mut(&mut self.shards[from]));
         let to = self.shards.len() - 1;
-        for row in rows {
+        for row in shard.rows {
             let shard = self.shard_of(row.0.hash64());
             debug_assert!(shard == from || shard == to);
-            add(Arc::make_mut(&mut self.shards[shard]), row);
+            Arc::make_mut(&mut self.shards[shard]).add(row);
         }
     }
 }
@@ -139,10 +207,6 @@ fn shard_of(hash: u64, shards: usize) -> usize {
     let round = shards.next_power_of_two();
     let shard = hash & (round - 1);
     if shard < shards { shard } else { shard - round / 2 }
-}
-
-fn add<T>(shard: &mut RowShard<T>, row: (Erased, T)) {
-    shard.insert_unique(row.0.hash64(), row, |(key, _)| key.hash64());
 }
 
 #[cfg(test)]
@@ -180,5 +244,24 @@ mod tests {
             rows.remove(&Erased::new(n));
         }
         assert_eq!((rows.len(), rows.shards.len()), (0, 1));
+    }
+
+    #[test]
+    fn rows_have_little_room_to_spare_before_and_after_removals() {
+        let mut rows = ShardedRows::default();
+        let most = |rows: &ShardedRows<u32>| {
+            let capacity: usize = rows.shards.iter().map(|shard| shard.rows.capacity()).sum();
+            assert!(capacity >= rows.len());
+            capacity - rows.len()
+        };
+        for n in 0..1_000u32 {
+            rows.insert(Erased::new(n), n);
+        }
+        assert!(most(&rows) <= 1_000 / SPARE_SHARE + rows.shards.len() * MIN_SPARE_ROWS, "{}", most(&rows));
+        for n in 0..900u32 {
+            rows.remove(&Erased::new(n));
+        }
+        assert!(most(&rows) <= 100 + rows.shards.len() * MIN_SPARE_ROWS, "{}", most(&rows));
+        assert!((900..1_000).all(|n| rows.get(&Erased::new(n)) == Some(&n)));
     }
 }
