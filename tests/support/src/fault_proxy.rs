@@ -266,6 +266,16 @@ mod tests {
         TcpStream::connect(proxy.address()).await.expect("connect")
     }
 
+    /// A connection after a repair, whose effect comes when the task of the proxy runs.
+    async fn connect_when_restored(proxy: &FaultProxy) -> TcpStream {
+        loop {
+            if let Ok(connection) = TcpStream::connect(proxy.address()).await {
+                return connection;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Whether the connection answers. A connection that loses bytes is recognised by another one that answers later.
     async fn echoes(connection: &mut TcpStream) -> bool {
         let mut byte = [0];
@@ -308,12 +318,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         proxy.restore();
-        let mut connection = loop {
-            if let Ok(connection) = TcpStream::connect(proxy.address()).await {
-                break connection;
-            }
-            tokio::task::yield_now().await;
-        };
+        let mut connection = connect_when_restored(&proxy).await;
         assert!(echoes(&mut connection).await);
     }
 
@@ -322,12 +327,7 @@ mod tests {
     async fn nothing_is_forwarded_once_connections_are_refused() {
         let proxy = proxied_echo().await;
         for _ in 0..500 {
-            let mut old = loop {
-                match TcpStream::connect(proxy.address()).await {
-                    Ok(connection) => break connection,
-                    Err(_) => tokio::task::yield_now().await,
-                }
-            };
+            let mut old = connect_when_restored(&proxy).await;
             assert!(echoes(&mut old).await);
             proxy.refuse();
             assert!(!echoes(&mut old).await, "an open connection");
