@@ -3,6 +3,8 @@
 //! Envoy's types have maps as hash maps, which encode in a different order each time. Resource versions are content
 //! hashes, so equal messages must have equal bytes: map entries are sorted by key after encoding.
 
+use std::ops::Range;
+
 use prost::{
     Message, Name,
     encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint},
@@ -26,11 +28,12 @@ include!(concat!(env!("OUT_DIR"), "/map_fields.rs"));
 
 /// Encodes a message deterministically: map entries in bytewise order of their keys.
 pub fn encode<M: Message + Name>(message: &M) -> Vec<u8> {
-    let bytes = message.encode_to_vec();
-    match map_fields_of(&M::full_name()) {
-        Some(fields) => sorted(fields, &bytes).unwrap_or(bytes),
-        None => bytes,
+    let mut bytes = message.encode_to_vec();
+    if let Some(fields) = map_fields_of(&M::full_name()) {
+        // Fails only for bytes that do not decode.
+        let _ = sort(fields, &mut bytes);
     }
+    bytes
 }
 
 /// Packs a message into an `Any`, encoded as by [`encode()`].
@@ -41,8 +44,10 @@ pub fn to_any<M: Message + Name>(message: &M) -> Any {
 /// Sorts the map entries in the encoding of a message of type `name`, as [`encode()`] does. Bytes that do not decode,
 /// or of an unknown type, are returned unchanged.
 pub fn sort_maps(name: &str, bytes: Vec<u8>) -> Vec<u8> {
-    match map_fields_of(name) {
-        Some(fields) => sorted(fields, &bytes).unwrap_or(bytes),
+    let Some(fields) = map_fields_of(name) else { return bytes };
+    let mut sorted = bytes.clone();
+    match sort(fields, &mut sorted) {
+        Some(()) => sorted,
         None => bytes,
     }
 }
@@ -126,54 +131,86 @@ fn next<'a>(bytes: &mut &'a [u8]) -> Option<WireField<'a>> {
     Some(WireField { number, kind, whole: &start[..start.len() - bytes.len()], value })
 }
 
-fn sorted(map_fields: MapFields, mut bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut entries: Vec<(u32, Vec<u8>, Vec<u8>)> = Vec::new();
-    while !bytes.is_empty() {
-        let field = next(&mut bytes)?;
-        let map_field = map_fields.iter().find(|(number, _)| *number == field.number).map(|(_, kind)| *kind);
-        let map_field = map_field.filter(|_| field.kind == WireType::LengthDelimited);
-        if entries.first().is_some_and(|(number, ..)| *number != field.number) {
-            flush(&mut entries, &mut out);
+/// Sorts the map entries of an encoded message in place. `None` if the bytes do not decode; entries may have been moved then.
+fn sort(map_fields: MapFields, bytes: &mut [u8]) -> Option<()> {
+    let mut run: Option<MapEntries> = None;
+    let mut at = 0;
+    while at < bytes.len() {
+        let field = next(&mut &bytes[at..])?;
+        let (number, kind, start) = (field.number, field.kind, at);
+        at += field.whole.len();
+        let content = at - field.value.len()..at;
+        let map_field = map_fields.iter().find(|(of, _)| *of == number).map(|(_, field)| *field);
+        let map_field = map_field.filter(|_| kind == WireType::LengthDelimited);
+        if let Some(entries) = run.take_if(|entries| entries.number != number || map_field.is_none()) {
+            entries.sort(&mut bytes[..start])?;
         }
         match map_field {
-            None => out.extend_from_slice(field.whole),
-            Some(MapField::Message(index)) => {
-                put_field(field.number, &sorted(map_fields_at(index as usize), field.value)?, &mut out);
-            }
+            None => {}
+            Some(MapField::Message(index)) => sort(map_fields_at(index as usize), &mut bytes[content])?,
             Some(MapField::Map(value)) => {
-                let (key, entry) = sorted_entry(value, field.value)?;
-                entries.push((field.number, key, entry));
-            }
-        }
-    }
-    flush(&mut entries, &mut out);
-    Some(out)
-}
-
-/// The key bytes of a map entry, and the entry with the maps in its value sorted.
-fn sorted_entry(value: Option<u32>, entry: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
-    let (mut key, mut out, mut rest) = (Vec::new(), Vec::with_capacity(entry.len()), entry);
-    while !rest.is_empty() {
-        let field = next(&mut rest)?;
-        match (field.number, value) {
-            (2, Some(index)) => put_field(2, &sorted(map_fields_at(index as usize), field.value)?, &mut out),
-            (number, _) => {
-                if number == 1 {
-                    key = field.value.to_vec();
+                sort_entry(value, &mut bytes[content.clone()])?;
+                match &mut run {
+                    None => run = Some(MapEntries { number, start, last: content, is_sorted: true }),
+                    Some(entries) => {
+                        let order = |entry: &Range<usize>| entry_order(&bytes[entry.clone()]);
+                        entries.is_sorted &= order(&entries.last) <= order(&content);
+                        entries.last = content;
+                    }
                 }
-                out.extend_from_slice(field.whole);
             }
         }
     }
-    Some((key, out))
+    run.map_or(Some(()), |entries| entries.sort(bytes))
 }
 
-fn flush(entries: &mut Vec<(u32, Vec<u8>, Vec<u8>)>, out: &mut Vec<u8>) {
-    entries.sort();
-    for (number, _, entry) in entries.drain(..) {
-        put_field(number, &entry, out);
+/// Sorts the maps in the value of an encoded map entry whose values have the type `value`.
+fn sort_entry(value: Option<u32>, bytes: &mut [u8]) -> Option<()> {
+    let mut at = 0;
+    while at < bytes.len() {
+        let field = next(&mut &bytes[at..])?;
+        let is_value = field.number == 2;
+        at += field.whole.len();
+        let content = at - field.value.len()..at;
+        if is_value && let Some(index) = value {
+            sort(map_fields_at(index as usize), &mut bytes[content])?;
+        }
     }
+    Some(())
+}
+
+/// Entries of a map that follow each other in an encoded message. Most maps have one entry, or have few that are in order.
+struct MapEntries {
+    number: u32,
+    start: usize,
+    /// The content of the last entry.
+    last: Range<usize>,
+    is_sorted: bool,
+}
+
+impl MapEntries {
+    /// Sorts the entries, which `bytes` end with.
+    fn sort(&self, bytes: &mut [u8]) -> Option<()> {
+        if self.is_sorted {
+            return Some(());
+        }
+        let unsorted = bytes[self.start..].to_vec();
+        let mut entries: Vec<WireField<'_>> = fields(&unsorted).collect();
+        entries.sort_by_key(|entry| entry_order(entry.value));
+        let mut at = self.start;
+        for entry in entries {
+            let end = at + entry.whole.len();
+            bytes.get_mut(at..end)?.copy_from_slice(entry.whole);
+            at = end;
+        }
+        Some(())
+    }
+}
+
+/// What map entries are sorted by: the bytes of the key, then the entry.
+fn entry_order(entry: &[u8]) -> (&[u8], &[u8]) {
+    let key = fields(entry).filter(|field| field.number == 1).last();
+    (key.map_or(&[], |key| key.value), entry)
 }
 
 #[cfg(test)]
