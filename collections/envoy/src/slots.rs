@@ -11,8 +11,7 @@ use prost::Message;
 use sluice_model::label::{APP_NAME, CANONICAL_NAME, CANONICAL_REVISION};
 use sluice_model::{Proxy, Resource, SlotValues, Template, TemplatePart, Text};
 
-/// First and last byte of a marker. No name, address or pattern contains it.
-const MARK: u8 = 1;
+/// Beginnings of markers. No name, address or pattern contains their first byte.
 const ELEMENT: &str = "\u{1}element:";
 const FIELD: &str = "\u{1}field:";
 
@@ -111,10 +110,11 @@ fn semantic_service_name(proxy: &Proxy) -> Text {
 /// An encoded message as a resource: a template if it contains markers.
 #[must_use]
 pub fn template(encoded: Bytes) -> Resource {
-    if !encoded.contains(&MARK) {
+    let markers = Markers::find(&encoded);
+    if markers.0.is_empty() {
         return Resource::Encoded(encoded);
     }
-    match scan_markers(&encoded, 0..encoded.len()) {
+    match scan_markers(&encoded, 0..encoded.len(), &markers) {
         MarkerScan::Parts(parts) if parts.iter().any(|part| !matches!(part, TemplatePart::Bytes(_))) => {
             Resource::Template(Template::new(parts))
         }
@@ -132,8 +132,8 @@ enum MarkerScan {
     Nothing,
 }
 
-fn scan_markers(encoded: &Bytes, range: Range<usize>) -> MarkerScan {
-    if !has_marker(&encoded[range.clone()]) {
+fn scan_markers(encoded: &Bytes, range: Range<usize>, markers: &Markers) -> MarkerScan {
+    if !markers.are_in(&range) {
         return MarkerScan::Nothing;
     }
     let mut parts = Vec::new();
@@ -158,7 +158,7 @@ fn scan_markers(encoded: &Bytes, range: Range<usize>) -> MarkerScan {
             kept = field.end;
             continue;
         }
-        match scan_markers(encoded, content) {
+        match scan_markers(encoded, content, markers) {
             MarkerScan::Parts(inner) => {
                 keep_until(field.length_at, &mut parts);
                 parts.push(TemplatePart::Nested(inner));
@@ -178,9 +178,25 @@ fn scan_markers(encoded: &Bytes, range: Range<usize>) -> MarkerScan {
     MarkerScan::Parts(parts)
 }
 
-fn has_marker(bytes: &[u8]) -> bool {
-    let found = |marker: &str| bytes.windows(marker.len()).any(|window| window == marker.as_bytes());
-    bytes.contains(&MARK) && (found(ELEMENT) || found(FIELD))
+/// Positions of the beginnings of markers, in order: a message is searched once, not again for each message in it.
+struct Markers(Vec<Range<usize>>);
+
+impl Markers {
+    fn find(bytes: &[u8]) -> Self {
+        let of = |kind: &'static str| {
+            let found = memchr::memmem::find_iter(bytes, kind).map(move |start| start..start + kind.len());
+            found.collect::<Vec<_>>()
+        };
+        let mut found = of(ELEMENT);
+        found.extend(of(FIELD));
+        found.sort_unstable_by_key(|marker| marker.start);
+        Self(found)
+    }
+
+    fn are_in(&self, range: &Range<usize>) -> bool {
+        let first = self.0.partition_point(|marker| marker.start < range.start);
+        self.0.get(first).is_some_and(|marker| marker.end <= range.end)
+    }
 }
 
 fn marker(content: &[u8], kind: &str) -> Option<Text> {

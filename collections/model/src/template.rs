@@ -36,7 +36,17 @@ pub struct Template {
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd)]
 struct Parts {
     hash: u64,
-    parts: Vec<TemplatePart>,
+    /// Names of the slots, sorted.
+    slots: Box<[Text]>,
+    parts: Box<[Part]>,
+}
+
+/// A [`TemplatePart`] that has its slot by number: slots are many, and their names few.
+#[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash)]
+enum Part {
+    Bytes(Bytes),
+    Slot(usize),
+    Nested(Box<[Part]>),
 }
 
 impl Hash for Parts {
@@ -49,9 +59,13 @@ impl Template {
     /// A template of these parts, in order.
     #[must_use]
     pub fn new(parts: Vec<TemplatePart>) -> Self {
+        let mut names = BTreeSet::new();
+        collect(&parts, &mut names);
+        let slots: Box<[Text]> = names.into_iter().collect();
+        let parts = numbered(parts, &slots);
         let mut hasher = rapidhash::quality::RapidHasher::default();
-        parts.hash(&mut hasher);
-        Self { parts: Arc::new(Parts { hash: hasher.finish(), parts }), filled: Box::default() }
+        (&slots, &parts).hash(&mut hasher);
+        Self { parts: Arc::new(Parts { hash: hasher.finish(), slots, parts }), filled: Box::default() }
     }
 
     /// The template with these slots filled. Both templates share their parts.
@@ -62,37 +76,36 @@ impl Template {
         Self { parts: self.parts.clone(), filled: all.into_iter().collect() }
     }
 
-    fn values<'a>(&'a self, slots: &'a SlotValues) -> impl Fn(&Text) -> &'a [u8] {
-        move |name| {
+    /// The values of the slots, in the order of their names.
+    fn values<'a>(&'a self, slots: &'a SlotValues) -> Vec<&'a [u8]> {
+        let value = |name: &Text| {
             let filled = self.filled.binary_search_by(|(known, _)| known.cmp(name)).ok().map(|at| &self.filled[at].1);
             filled.or_else(|| slots.get(name)).map_or(&[][..], |value| value)
-        }
+        };
+        self.parts.slots.iter().map(value).collect()
     }
 
     /// The message with all slots filled and all lengths computed.
     #[must_use]
     pub fn fill(&self, slots: &SlotValues) -> Bytes {
-        let values = self.values(slots);
-        let mut out = BytesMut::with_capacity(length(&self.parts.parts, &values));
-        write(&self.parts.parts, &values, &mut out);
+        let (values, mut lengths) = (self.values(slots), Vec::new());
+        let length = measure(&self.parts.parts, &values, &mut lengths);
+        let mut out = BytesMut::with_capacity(length);
+        write(&self.parts.parts, &values, &mut lengths.into_iter(), &mut out);
         out.freeze()
     }
 
     /// Names of the slots that are not filled yet.
     #[must_use]
     pub fn slot_names(&self) -> BTreeSet<Text> {
-        let mut names = BTreeSet::new();
-        collect(&self.parts.parts, &mut names);
-        for (name, _) in &self.filled {
-            names.remove(name);
-        }
-        names
+        let is_filled = |name: &Text| self.filled.binary_search_by(|(known, _)| known.cmp(name)).is_ok();
+        self.parts.slots.iter().filter(|name| !is_filled(name)).cloned().collect()
     }
 
     /// Size of the filled message, in bytes.
     #[must_use]
     pub fn len(&self, slots: &SlotValues) -> usize {
-        length(&self.parts.parts, &self.values(slots))
+        measure(&self.parts.parts, &self.values(slots), &mut Vec::new())
     }
 
     /// Whether the template has no parts.
@@ -114,20 +127,6 @@ impl Serialize for Template {
     }
 }
 
-fn length<'a>(parts: &[TemplatePart], values: &impl Fn(&Text) -> &'a [u8]) -> usize {
-    parts
-        .iter()
-        .map(|part| match part {
-            TemplatePart::Bytes(bytes) => bytes.len(),
-            TemplatePart::Slot(name) => values(name).len(),
-            TemplatePart::Nested(parts) => {
-                let inner = length(parts, values);
-                varint_length(inner) + inner
-            }
-        })
-        .sum()
-}
-
 fn collect(parts: &[TemplatePart], names: &mut BTreeSet<Text>) {
     for part in parts {
         match part {
@@ -140,14 +139,44 @@ fn collect(parts: &[TemplatePart], names: &mut BTreeSet<Text>) {
     }
 }
 
-fn write<'a>(parts: &[TemplatePart], values: &impl Fn(&Text) -> &'a [u8], out: &mut BytesMut) {
+/// The parts with their slots by number. `slots` has the names of all.
+fn numbered(parts: Vec<TemplatePart>, slots: &[Text]) -> Box<[Part]> {
+    let part = |part| match part {
+        TemplatePart::Bytes(bytes) => Part::Bytes(bytes),
+        TemplatePart::Slot(name) => Part::Slot(slots.partition_point(|known| *known < name)),
+        TemplatePart::Nested(parts) => Part::Nested(numbered(parts, slots)),
+    };
+    parts.into_iter().map(part).collect()
+}
+
+/// The length of the filled parts. Adds the lengths of nested ones to `lengths`, outer ones first.
+fn measure(parts: &[Part], values: &[&[u8]], lengths: &mut Vec<usize>) -> usize {
+    let mut length = 0;
+    for part in parts {
+        length += match part {
+            Part::Bytes(bytes) => bytes.len(),
+            Part::Slot(slot) => values[*slot].len(),
+            Part::Nested(parts) => {
+                let at = lengths.len();
+                lengths.push(0);
+                let inner = measure(parts, values, lengths);
+                lengths[at] = inner;
+                varint_length(inner) + inner
+            }
+        };
+    }
+    length
+}
+
+/// Writes the filled parts. `lengths`: see [`measure`].
+fn write(parts: &[Part], values: &[&[u8]], lengths: &mut impl Iterator<Item = usize>, out: &mut BytesMut) {
     for part in parts {
         match part {
-            TemplatePart::Bytes(bytes) => out.put_slice(bytes),
-            TemplatePart::Slot(name) => out.put_slice(values(name)),
-            TemplatePart::Nested(parts) => {
-                put_varint(length(parts, values), out);
-                write(parts, values, out);
+            Part::Bytes(bytes) => out.put_slice(bytes),
+            Part::Slot(slot) => out.put_slice(values[*slot]),
+            Part::Nested(parts) => {
+                put_varint(lengths.next().unwrap_or(0), out);
+                write(parts, values, lengths, out);
             }
         }
     }
