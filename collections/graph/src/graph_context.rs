@@ -110,6 +110,8 @@ pub(crate) struct GraphContext<'s> {
     pub(crate) policy_index: PolicyIndex<'s>,
     /// PeerAuthentications by namespace.
     pub(crate) peer_authentications_by_namespace: Index<'s, Text, ObjectKey, PeerAuthentication>,
+    /// PeerAuthentications as clients read them, by namespace.
+    pub(crate) client_policies: Index<'s, Text, ObjectKey, PeerAuthentication>,
     /// Patches of EnvoyFilters, by the proxies they apply to.
     pub(crate) patches: Patches<'s>,
     /// Namespace whose policies are for the whole mesh: one record.
@@ -251,7 +253,7 @@ impl<'s> GraphContext<'s> {
             endpoints: &self.endpoints,
             network_gateways: &self.network_gateways,
             resolved_network_gateways: &self.resolved_network_gateways,
-            peer_authentications_by_namespace: &self.peer_authentications_by_namespace,
+            client_policies: &self.client_policies,
         }
     }
 

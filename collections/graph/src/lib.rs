@@ -266,6 +266,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let rule_indexes = RuleIndexes::new(&all_rules);
         let rule_policy = destination_rules::derive_rule_policy(&mesh);
         let peer_authentications_by_namespace = peer_authentications::index_by_namespace(&objects.peer_authentications);
+        let client_policies = peer_authentications::index_client_policies(&objects.peer_authentications);
         let policy_index = PolicyIndex::new(&objects);
         let jwks_fetches = wanted_jwks::derive_wanted_jwks(&objects, &services_by_host, &raw.jwks, options);
 
@@ -383,6 +384,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             waypoint_reach,
             policy_index,
             peer_authentications_by_namespace,
+            client_policies,
             patches,
             root_namespace,
             jwks: raw.jwks,

@@ -14,6 +14,33 @@ pub(crate) fn index_by_namespace<'s>(
     policies.index("peer_authentications/by-namespace", |_, policy| [(policy.namespace.clone(), policy.clone())])
 }
 
+/// PeerAuthentications as clients read them, by namespace.
+/// Key: that of the policy. From: `peer_authentications`. Changes when: a policy begins or ceases to disable mutual TLS, or
+/// selects others. Size: PeerAuthentications. Rejects: none.
+pub(crate) fn index_client_policies<'s>(
+    policies: &Collection<'s, ObjectKey, PeerAuthentication>,
+) -> Index<'s, Text, ObjectKey, PeerAuthentication> {
+    let of_clients = policies.map("peer_authentications/client-policies", |_, policy| client_policy(policy));
+    of_clients.index("peer_authentications/client-policies/by-namespace", |_, policy| {
+        [(policy.namespace.clone(), policy.clone())]
+    })
+}
+
+/// A policy that disables mutual TLS for the same workloads and ports. Clients read only that, so their clusters and endpoints do not
+/// change when a policy begins to require mutual TLS.
+fn client_policy(policy: &PeerAuthentication) -> PeerAuthentication {
+    let mut policy = policy.clone();
+    // One whose selector cannot be read overrides others only where it requires mutual TLS.
+    if !policy.selector_unreadable {
+        for mode in std::iter::once(&mut policy.mtls).chain(policy.ports.values_mut()) {
+            if *mode == PeerMtls::Strict {
+                *mode = PeerMtls::Permissive;
+            }
+        }
+    }
+    policy
+}
+
 /// Looks up the policies that can apply to workloads of a namespace.
 #[derive(Clone, Copy)]
 pub(crate) struct PeerLookup {
@@ -146,7 +173,7 @@ mod tests {
     use sluice_envoy::listener::MtlsMode;
     use sluice_model::{Labels, PeerAuthentication, PeerMtls};
 
-    use super::PeerPolicies;
+    use super::{PeerPolicies, client_policy};
 
     fn policy(mtls: PeerMtls, app: Option<&str>, ports: &[(u32, PeerMtls)]) -> Arc<PeerAuthentication> {
         Arc::new(PeerAuthentication {
@@ -198,6 +225,42 @@ mod tests {
         assert_eq!(modes(vec![lost(Strict, &[])], vec![], "db"), [MtlsMode::Permissive; 3]);
         let wide = policy(Strict, None, &[]);
         assert_eq!(modes(vec![lost(Disable, &[]), wide], vec![], "web"), strict, "it does not replace another policy");
+    }
+
+    #[test]
+    fn client_policies_disable_the_same_ports() {
+        use PeerMtls::{Disable, Permissive, Strict, Unset};
+        let modes = [Unset, Disable, Permissive, Strict];
+        let variants = modes.into_iter().flat_map(|whole| {
+            modes.into_iter().flat_map(move |of_port| {
+                let selecting = PeerAuthentication::clone(&policy(whole, Some("web"), &[(80, of_port)]));
+                let unreadable = PeerAuthentication { selector_unreadable: true, ..selecting.clone() };
+                let wide = PeerAuthentication::clone(&policy(whole, None, &[(80, of_port)]));
+                [selecting, unreadable, wide]
+            })
+        });
+        let variants: Vec<PeerAuthentication> = variants.collect();
+        let disabled = |own: Vec<PeerAuthentication>, mesh: PeerAuthentication| {
+            let policies = PeerPolicies { own: own.into_iter().map(Arc::new).collect(), mesh: vec![Arc::new(mesh)] };
+            let is_disabled = |mode| mode == MtlsMode::Disable;
+            let of_workload = ["web", "db"].map(|app| {
+                let found = policies.of_workload(&labels(app));
+                [80, 90].map(|port| is_disabled(found.mode(port)))
+            });
+            (policies.is_uniform(), is_disabled(policies.of_namespace()), of_workload)
+        };
+        for one in &variants {
+            for other in &variants {
+                for mesh in &variants {
+                    let own = [one, other];
+                    let expected = disabled(own.map(Clone::clone).to_vec(), mesh.clone());
+                    let found = disabled(own.map(client_policy).to_vec(), client_policy(mesh));
+                    assert_eq!(found, expected, "{one:?}, {other:?}, {mesh:?}");
+                }
+            }
+        }
+        let toggled = [Permissive, Strict].map(|mode| client_policy(&policy(mode, None, &[(80, mode)])));
+        assert_eq!(toggled[0], toggled[1]);
     }
 
     #[test]

@@ -20,8 +20,8 @@ pub(crate) struct EndpointLookupInputs<'a, 's> {
     pub(crate) network_gateways: &'a Collection<'s, (), Vec<NetworkGateway>>,
     /// The same with IP addresses instead of host names: one record.
     pub(crate) resolved_network_gateways: &'a Collection<'s, (), Vec<NetworkGateway>>,
-    /// PeerAuthentications by namespace.
-    pub(crate) peer_authentications_by_namespace: &'a Index<'s, Text, ObjectKey, PeerAuthentication>,
+    /// PeerAuthentications as clients read them, by namespace.
+    pub(crate) client_policies: &'a Index<'s, Text, ObjectKey, PeerAuthentication>,
 }
 
 /// Looks up the endpoints of a service, inside a `derive`.
@@ -59,7 +59,7 @@ impl EndpointLookup {
             endpoints: deps.on(&inputs.endpoints.listed),
             gateways: deps.on(inputs.network_gateways),
             resolved_gateways: deps.on(inputs.resolved_network_gateways),
-            policies: PeerLookup::on(deps, inputs.peer_authentications_by_namespace),
+            policies: PeerLookup::on(deps, inputs.client_policies),
         }
     }
 
