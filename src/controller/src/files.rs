@@ -1,6 +1,6 @@
 //! A directory of files as a source (K08).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -139,16 +139,17 @@ impl<K: Key, V: Value> Folder<K, V> {
     fn read(&mut self) -> io::Result<()> {
         let FolderSource { root, wanted, parse, .. } = &self.source;
         let mut errors = Vec::new();
-        let listed = list_tree(root, wanted, &mut errors);
+        let listed: BTreeSet<PathBuf> =
+            list_tree(root, wanted, &mut errors).into_iter().map(|(path, _)| path).collect();
         if let Some(position) = errors.iter().position(|(directory, _)| directory == root) {
             return Err(errors.swap_remove(position).1);
         }
         // The files of a directory that cannot be listed stay.
         let is_listed = |path: &Path| !errors.iter().any(|(directory, _)| path.starts_with(directory));
-        self.files.retain(|path, _| listed.contains_key(path) || !is_listed(path));
+        self.files.retain(|path, _| listed.contains(path) || !is_listed(path));
         let mut problems: BTreeMap<PathBuf, String> =
             errors.iter().map(|(directory, error)| (directory.clone(), error.to_string())).collect();
-        for path in listed.into_keys() {
+        for path in listed {
             let parsed = read_text(&path).map_err(|error| error.to_string()).and_then(|text| parse(&path, &text));
             match parsed {
                 Ok(records) => drop(self.files.insert(path, records)),

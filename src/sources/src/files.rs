@@ -64,7 +64,8 @@ pub enum FilesError {
 
 /// The files found by a walk through a directory.
 struct DirectoryListing {
-    files: BTreeMap<PathBuf, FileVersion>,
+    /// By the bytes of their paths.
+    files: Vec<(PathBuf, FileVersion)>,
     /// Directories that cannot be listed.
     unlisted: Vec<PathBuf>,
 }
@@ -77,6 +78,10 @@ impl DirectoryListing {
             warn!(directory = %directory.display(), %error, "failed to list a directory");
         }
         Self { files, unlisted: errors.into_iter().map(|(directory, _)| directory).collect() }
+    }
+
+    fn contains(&self, path: &Path) -> bool {
+        self.files.binary_search_by(|(listed, _)| listed.as_os_str().cmp(path.as_os_str())).is_ok()
     }
 }
 
@@ -118,7 +123,7 @@ impl FileSource {
     pub fn load(&mut self, sink: &dyn Sink, strict: bool) -> Result<(), FilesError> {
         let started = Instant::now();
         let listed = DirectoryListing::walk(&self.root).files;
-        let paths: Vec<PathBuf> = listed.keys().cloned().collect();
+        let paths: Vec<PathBuf> = listed.iter().map(|(path, _)| path.clone()).collect();
         let Self { tree, versions, .. } = self;
         let reader = tree.reader().clone();
         let mut changes = Vec::new();
@@ -226,17 +231,22 @@ impl FileSource {
     /// Checks every file whose version differs from the one read last, except files that are still being written. The
     /// listing may be outdated, so the version of each of these files is read again.
     fn rescan(&mut self, listing: &DirectoryListing, pending: &BTreeMap<PathBuf, Instant>) -> Vec<Change> {
-        let DirectoryListing { files, unlisted } = listing;
         let mut changes = Vec::new();
-        for (path, version) in files {
-            if self.versions.get(path) != Some(version) && !pending.contains_key(path) {
+        let (all_read, mut still_listed) = (self.versions.len(), 0);
+        for (path, version) in &listing.files {
+            let read = self.versions.get(path);
+            still_listed += usize::from(read.is_some());
+            if read != Some(version) && !pending.contains_key(path) {
                 self.check(path, &mut changes);
             }
         }
+        if still_listed == all_read {
+            return changes;
+        }
         // If a directory cannot be listed, its files stay.
-        let is_listed = |path: &Path| !unlisted.iter().any(|directory| path.starts_with(directory));
+        let is_listed = |path: &Path| !listing.unlisted.iter().any(|directory| path.starts_with(directory));
         let removed: BTreeSet<_> =
-            self.versions.keys().filter(|path| !files.contains_key(*path) && is_listed(path)).cloned().collect();
+            self.versions.keys().filter(|path| !listing.contains(path) && is_listed(path)).cloned().collect();
         for path in removed {
             self.check(&path, &mut changes);
         }

@@ -1,6 +1,5 @@
 //! Lists the files below a directory.
 
-use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -9,16 +8,17 @@ use std::path::{Path, PathBuf};
 /// Maximum nesting of directories.
 const MAX_DEPTH: usize = 32;
 
-/// Every wanted file below `root`, with its metadata. Symbolic links are followed, hidden names are skipped.
+/// Every wanted file below `root` with its metadata, by the bytes of its path. Symbolic links are followed, hidden names
+/// are skipped.
 ///
 /// Each directory that cannot be listed is added to `errors`.
 pub fn list_tree(
     root: &Path,
     wanted: impl Fn(&Path) -> bool,
     errors: &mut Vec<(PathBuf, io::Error)>,
-) -> BTreeMap<PathBuf, Metadata> {
+) -> Vec<(PathBuf, Metadata)> {
     let identity = |metadata: &Metadata| (metadata.dev(), metadata.ino());
-    let mut files = BTreeMap::new();
+    let mut files = Vec::new();
     // Each directory with its ancestors: a symbolic link to an ancestor would be an endless loop.
     let mut directories = vec![(root.to_owned(), fs::metadata(root).map(|it| vec![identity(&it)]).unwrap_or_default())];
     while let Some((directory, ancestors)) = directories.pop() {
@@ -43,9 +43,11 @@ pub fn list_tree(
                     directories.push((path, ancestors));
                 }
             } else if metadata.is_file() && wanted(&path) {
-                files.insert(path, metadata);
+                files.push((path, metadata));
             }
         }
     }
+    // Paths compare by component, which takes long.
+    files.sort_unstable_by(|(one, _), (other, _)| one.as_os_str().cmp(other.as_os_str()));
     files
 }

@@ -1,6 +1,5 @@
 //! Lists and reads files with objects.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -32,7 +31,7 @@ pub(super) fn is_config_file(path: &Path) -> bool {
 /// Every file below `root` that objects are read from. Symbolic links are followed, hidden directories are skipped.
 ///
 /// Each directory that cannot be listed is added to `errors`.
-pub(super) fn walk(root: &Path, errors: &mut Vec<(PathBuf, io::Error)>) -> BTreeMap<PathBuf, FileVersion> {
+pub(super) fn walk(root: &Path, errors: &mut Vec<(PathBuf, io::Error)>) -> Vec<(PathBuf, FileVersion)> {
     let files = list_tree(root, is_config_file, errors);
     files.into_iter().map(|(path, metadata)| (path, version_of(&metadata))).collect()
 }
