@@ -117,11 +117,11 @@ struct ResourceHeader<'a> {
 impl ResourceHeader<'_> {
     /// Writes the resource as an element of the response, up to the bytes of its message.
     fn put(&self, type_url: &str, value: usize, out: &mut BytesMut) {
-        let version = self.version.to_string();
+        let version = self.version.digits();
         let any = any_len(type_url, value);
         let aliases: usize = self.aliases.iter().map(|alias| field_len(alias.len())).sum();
         put_head(RESOURCES, field_len(version.len()) + field_len(self.name.len()) + aliases + field_len(any), out);
-        put_field(VERSION, version.as_bytes(), out);
+        put_field(VERSION, &version, out);
         put_field(NAME, self.name.as_bytes(), out);
         for alias in self.aliases {
             put_field(ALIASES, alias.as_bytes(), out);

@@ -23,7 +23,7 @@ use crate::request::{Interest, Request, StreamError, XdsProtocol};
 use crate::resource_types::ResourceTypeSet;
 use crate::response::Response;
 use crate::store::{ResolvedResource, ScopeSnapshot};
-use crate::version::Version;
+use crate::version::{Version, hex_digits};
 use locality_endpoints::collections;
 use plan::PlannedResponse;
 use subscription::Subscription;
@@ -383,7 +383,8 @@ impl Session {
     }
 
     fn nonce(&self, number: u64) -> String {
-        format!("{:016x}-{number}", self.stream)
+        let stream = hex_digits(self.stream).map(char::from);
+        stream.into_iter().chain(['-']).chain(number.to_string().chars()).collect()
     }
 
     fn next_nonce(&mut self) -> String {

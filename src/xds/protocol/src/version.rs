@@ -1,8 +1,14 @@
 //! Content versions: equal content has an equal version on every replica.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use rapidhash::v3::rapidhash_v3;
+
+/// A number as 16 hexadecimal digits. Each response contains several, and formatting takes longer.
+pub(crate) fn hex_digits(number: u64) -> [u8; 16] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    std::array::from_fn(|at| DIGITS[(number >> (60 - 4 * at)) as usize & 0xf])
+}
 
 /// Version of a resource: a hash of its content with a fixed seed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
@@ -22,6 +28,11 @@ impl Version {
             return None;
         }
         u64::from_str_radix(text, 16).ok().map(Self)
+    }
+
+    /// Its text.
+    pub(crate) fn digits(self) -> [u8; 16] {
+        hex_digits(self.0)
     }
 
     /// Hash of this version together with a name, to be summed into a [`Digest`].
@@ -45,7 +56,7 @@ impl Version {
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
+        self.digits().iter().try_for_each(|digit| f.write_char(char::from(*digit)))
     }
 }
 
@@ -72,5 +83,19 @@ impl Digest {
     /// The version of the set.
     pub(crate) fn version(self) -> Version {
         Version(rapidhash_v3(&self.0.to_le_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_parsed_back() {
+        for number in [0, 1, 0x0123_4567_89ab_cdef, u64::MAX] {
+            let version = Version(number);
+            assert_eq!(version.to_string(), format!("{number:016x}"));
+            assert_eq!(Version::parse(&version.to_string()), Some(version));
+        }
     }
 }

@@ -216,13 +216,13 @@ impl AdsStream {
         accepted.inspect_err(|error| self.page_refused("debug", error))
     }
 
-    /// Whether a request is for configuration: its type is one of configuration, or has no generator of its own and the metadata
-    /// of the client's node selects that one (X03).
+    /// Whether a request is for configuration: its type has no generator of its own, and is one of configuration, or the metadata
+    /// of the client's node selects that generator (X03).
     fn is_for_configuration(&self, request: &Request) -> bool {
         let Some(store) = self.server.configuration() else { return false };
         let type_url = request.type_url.as_str();
-        let has_generator = || type_url == HEALTH_TYPE || ResourceType::from_type_url(type_url).is_some();
-        store.has_type(type_url) || (self.selects_configuration && !has_generator())
+        let has_generator = type_url == HEALTH_TYPE || ResourceType::from_type_url(type_url).is_some();
+        !has_generator && (self.selects_configuration || store.has_type(type_url))
     }
 
     /// Handles a request for configuration. A client that requests nothing else is not a proxy of the mesh.
