@@ -143,8 +143,34 @@ impl<V: Clone> ChunkedMap<V> {
 
     /// The row with this name, and the stored copy of the name.
     pub(crate) fn get(&self, name: &str) -> Option<(&Text, &V)> {
-        let (chunk, row) = self.position(name)?;
+        self.at(self.position(name)?)
+    }
+
+    /// The row at a position.
+    pub(crate) fn at(&self, (chunk, row): (usize, usize)) -> Option<(&Text, &V)> {
         self.chunks.get(chunk)?.rows.get(row).map(|(name, value)| (name, value))
+    }
+
+    /// [`Self::position`] of one of several names that are looked up in order. `last` is where the search for the one before ended:
+    /// most names are found there or near.
+    pub(crate) fn next_position(&self, name: &str, last: &mut Option<(usize, usize)>) -> Option<(usize, usize)> {
+        const MAX_STEPS: usize = 3;
+        let steps = if last.is_some() { MAX_STEPS } else { 0 };
+        for _ in 0..steps {
+            let (chunk, row) = (*last)?;
+            let Some((have, _)) = self.chunks.get(chunk)?.rows.get(row) else {
+                *last = Some((chunk + 1, 0));
+                continue;
+            };
+            match have.as_str().cmp(name) {
+                Ordering::Less => *last = Some((chunk, row + 1)),
+                Ordering::Equal => return *last,
+                Ordering::Greater => return None,
+            }
+        }
+        let (chunk, row, found) = self.lower_bound(name);
+        *last = Some((chunk, row));
+        last.filter(|_| found)
     }
 
     /// Position of the first row that is not before `name`, and whether it has that name.
@@ -381,6 +407,12 @@ mod tests {
                 for key in 0u16..600 {
                     let name = format!("{key:04}");
                     prop_assert_eq!(next.get(&name).map(|(_, value)| *value), model.get(name.as_str()).copied());
+                }
+                for step in [1, 2, 5, 40] {
+                    let mut last = None;
+                    for name in (0u16..600).step_by(step).map(|key| format!("{key:04}")) {
+                        prop_assert_eq!(next.next_position(&name, &mut last), next.position(&name));
+                    }
                 }
                 map = next;
             }

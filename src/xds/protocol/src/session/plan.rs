@@ -12,7 +12,7 @@ use super::subscription::Subscription;
 use super::{ACK_TIMEOUT, Session};
 use crate::request::XdsProtocol;
 use crate::response::Response;
-use crate::store::{LayerEntry, ResolvedResource, ResponseItem, ScopeSnapshot, TypeSnapshot};
+use crate::store::{LayerEntry, OrderedLookup, ResolvedResource, ResponseItem, ScopeSnapshot, TypeSnapshot};
 use crate::version::{Digest, Version};
 
 /// With at least this number of changed clusters, all endpoints are sent again if most clusters changed.
@@ -234,16 +234,17 @@ impl Subscription {
         }
         let changed = match &self.sent {
             Some(sent) if !sent.is_same(view) => view.changed_since(sent),
-            _ => Arc::default(),
+            _ => Arc::from([]),
         };
         let mut differing = Vec::new();
         let is_requested = |name: &Text| {
             let prefix = || name.rsplit_once('/').is_some_and(|(prefix, _)| prefixes.contains(prefix));
             self.requested.contains(name) || !prefixes.is_empty() && prefix()
         };
+        let (mut sent, mut current) = (self.sent.as_ref().map(TypeSnapshot::ordered), view.ordered());
         for name in changed.iter().filter(|name| self.covers(name) && !is_requested(name)) {
-            let before = self.held_version(name);
-            let after = self.version_in(view, name);
+            let before = self.held_version(sent.as_mut(), name);
+            let after = self.next_version(&mut current, name);
             if after.is_none() && before.is_some() {
                 out.removed.insert(name.clone());
             } else if after != before {
@@ -307,11 +308,16 @@ impl Subscription {
     }
 
     /// The version that the client holds, according to what it was sent.
-    fn held_version(&self, name: &str) -> Option<Version> {
+    fn held_version(&self, sent: Option<&mut OrderedLookup<'_>>, name: &str) -> Option<Version> {
         match self.deferred_removals.get(name) {
             Some(resource) => Some(resource.version),
-            None => self.sent.as_ref().and_then(|sent| self.version_in(sent, name)),
+            None => self.next_version(sent?, name),
         }
+    }
+
+    /// The version of a resource, if the subscription has it in the snapshot.
+    fn next_version(&self, ordered: &mut OrderedLookup<'_>, name: &str) -> Option<Version> {
+        if self.leaves_out(ordered.view(), name) { None } else { ordered.version(name) }
     }
 
     /// Defers removals while other resources may still refer to the removed ones, and sends the deferred ones afterwards.

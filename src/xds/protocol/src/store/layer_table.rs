@@ -1,6 +1,5 @@
 //! The content of a layer of one type at one epoch.
 
-use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
@@ -30,8 +29,8 @@ impl LayerTable {
         Self { rows: old.rows.apply(rows), previous }
     }
 
-    /// Adds the names whose rows differ between an earlier table of the layer and this one.
-    pub(super) fn differing(self: &Arc<Self>, old: &Arc<Self>, names: &mut BTreeSet<Text>) {
+    /// Adds the names whose rows differ between an earlier table of the layer and this one, in order.
+    pub(super) fn differing(self: &Arc<Self>, old: &Arc<Self>, names: &mut Vec<Text>) {
         if Arc::ptr_eq(self, old) {
             return;
         }
@@ -40,7 +39,7 @@ impl LayerTable {
                 names.extend(changed.iter().cloned());
             }
             _ => old.rows.diff(&self.rows, LayerEntry::same, |name| {
-                names.insert(name.clone());
+                names.push(name.clone());
             }),
         }
     }
@@ -75,7 +74,7 @@ mod tests {
             Arc::new(LayerTable::after(&first, vec![("a".into(), Some(entry("2"))), ("c".into(), Some(entry("1")))]));
         let third = Arc::new(LayerTable::after(&second, vec![("a".into(), Some(entry("1"))), ("b".into(), None)]));
         let differing = |new: &Arc<LayerTable>, old: &Arc<LayerTable>| {
-            let mut names = BTreeSet::new();
+            let mut names = Vec::new();
             new.differing(old, &mut names);
             names.iter().map(ToString::to_string).collect::<Vec<_>>()
         };

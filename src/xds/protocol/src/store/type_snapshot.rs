@@ -48,7 +48,7 @@ pub(super) struct StackSnapshot {
 }
 
 /// Names that differ from an earlier snapshot.
-type ChangedNames = (Weak<StackSnapshot>, Arc<BTreeSet<Text>>);
+type ChangedNames = (Weak<StackSnapshot>, Arc<[Text]>);
 
 impl StackSnapshot {
     pub(super) fn new(
@@ -84,14 +84,14 @@ impl StackSnapshot {
     }
 
     /// Names that differ from an earlier snapshot of the same layers, in order.
-    fn changed_since(&self, old: &Arc<Self>) -> Arc<BTreeSet<Text>> {
+    fn changed_since(&self, old: &Arc<Self>) -> Arc<[Text]> {
         let mut changed = lock(&self.changed);
         match &*changed {
             Some((from, names)) if std::ptr::eq(from.as_ptr(), Arc::as_ptr(old)) => names.clone(),
             _ => {
-                let mut names = BTreeSet::new();
+                let mut names = Vec::new();
                 self.tables.iter().zip(&old.tables).for_each(|(new, old)| new.differing(old, &mut names));
-                let names = Arc::new(names);
+                let names = in_order(names);
                 *changed = (names.len() <= MAX_REMEMBERED_NAMES).then(|| (Arc::downgrade(old), names.clone()));
                 names
             }
@@ -119,7 +119,16 @@ impl TypeSnapshot {
     /// The version of the resource with this name, if the scope has one.
     #[must_use]
     pub fn version(&self, name: &str) -> Option<Version> {
-        match self.resolve(name) {
+        self.version_of(self.resolve(name))
+    }
+
+    /// Looks up names in order.
+    pub(crate) fn ordered(&self) -> OrderedLookup<'_> {
+        OrderedLookup { view: self, positions: vec![None; self.stack.tables.len()] }
+    }
+
+    fn version_of(&self, resolution: NameResolution<'_>) -> Option<Version> {
+        match resolution {
             NameResolution::Absent => None,
             NameResolution::Whole(_, whole) => whole.version_for(&self.scope),
             NameResolution::Assembled(name, layers) => self.stack.assembled_version(name, &layers),
@@ -212,11 +221,19 @@ impl TypeSnapshot {
         in_tables.filter(move |name| name.rfind('/') == Some(end) && self.version(name).is_some())
     }
 
-    /// Visits the layers in order of precedence until the name is resolved.
     fn resolve(&self, name: &str) -> NameResolution<'_> {
+        self.resolve_with(|_, table| table.position(name))
+    }
+
+    /// Visits the layers in order of precedence until the name is resolved, which `position` looks up in the table of a layer.
+    fn resolve_with(
+        &self,
+        mut position: impl FnMut(usize, &LayerTable) -> Option<(usize, usize)>,
+    ) -> NameResolution<'_> {
         let mut layers: Vec<&LayerSegments> = Vec::new();
         let mut stored_name: Option<&Text> = None;
-        for (name, entry) in self.stack.tables.iter().filter_map(|table| table.get(name)) {
+        let tables = self.stack.tables.iter().enumerate();
+        for (name, entry) in tables.filter_map(|(at, table)| table.at(position(at, table)?)) {
             stored_name = stored_name.or(Some(name));
             if let Some(segments) = &entry.segments {
                 layers.push(segments);
@@ -244,17 +261,17 @@ impl TypeSnapshot {
     }
 
     /// Names whose resource may differ between an earlier snapshot and this one, in order.
-    pub(crate) fn changed_since(&self, old: &Self) -> Arc<BTreeSet<Text>> {
+    pub(crate) fn changed_since(&self, old: &Self) -> Arc<[Text]> {
         if self.is_of_scope(old) {
             return self.stack.changed_since(&old.stack);
         }
-        Arc::new(self.changed_with_scope(old))
+        in_order(self.changed_with_scope(old))
     }
 
-    /// The same for another scope: layers may be added, removed or reordered.
-    fn changed_with_scope(&self, old: &Self) -> BTreeSet<Text> {
+    /// The same for another scope, not in order: layers may be added, removed or reordered.
+    fn changed_with_scope(&self, old: &Self) -> Vec<Text> {
         let (new, old_scope, old) = (&*self.stack, &old.scope, &*old.stack);
-        let mut names = BTreeSet::new();
+        let mut names = Vec::new();
         let mut all = |table: &LayerTable| names.extend(table.iter().map(|(name, _)| name.clone()));
         let find = |layer: &Layer| old.layers.iter().position(|other| other == layer);
         let common: Vec<(usize, usize)> =
@@ -301,8 +318,9 @@ impl TypeSnapshot {
     pub(crate) fn pick<'a>(&self, names: impl Iterator<Item = &'a Text>) -> Vec<ResponseItem> {
         let mut items = Vec::new();
         let mut picked: BTreeMap<(usize, usize), Vec<Range<usize>>> = BTreeMap::new();
+        let mut ordered = self.ordered();
         for name in names {
-            let Some((table, chunk, row)) = self.shared(name) else {
+            let Some((table, chunk, row)) = ordered.shared(name) else {
                 items.extend(self.find(name).map(ResponseItem::Single));
                 continue;
             };
@@ -316,14 +334,6 @@ impl TypeSnapshot {
             ResponseItem::push_ranges(&self.stack.tables[table].chunks()[chunk], ranges, &mut items);
         }
         items
-    }
-
-    /// Position of the resource of this name (table, chunk, row), if it is the same for all scopes that see its layer.
-    fn shared(&self, name: &str) -> Option<(usize, usize, usize)> {
-        let mut tables = self.stack.tables.iter().enumerate();
-        let (at, table, (chunk, row)) = tables.find_map(|(at, table)| Some((at, table, table.position(name)?)))?;
-        let (_, entry) = table.chunks().get(chunk)?.rows().get(row)?;
-        entry.shared().map(|_| (at, chunk, row))
     }
 
     /// All resources that the scope sees and the filter accepts, in as few items as possible.
@@ -393,6 +403,43 @@ impl TypeSnapshot {
             }
         }
     }
+}
+
+/// Looks up names in order, which takes fewer comparisons than a search for each.
+pub(crate) struct OrderedLookup<'v> {
+    view: &'v TypeSnapshot,
+    /// Of each table, where the last search ended.
+    positions: Vec<Option<(usize, usize)>>,
+}
+
+impl OrderedLookup<'_> {
+    /// The snapshot.
+    pub(crate) fn view(&self) -> &TypeSnapshot {
+        self.view
+    }
+
+    /// The version of the resource with this name, if the scope has one.
+    pub(crate) fn version(&mut self, name: &str) -> Option<Version> {
+        let Self { view, positions } = self;
+        let resolution = view.resolve_with(|at, table| table.next_position(name, positions.get_mut(at)?));
+        view.version_of(resolution)
+    }
+
+    /// Position of the resource of this name (table, chunk, row), if it is the same for all scopes that see its layer.
+    fn shared(&mut self, name: &str) -> Option<(usize, usize, usize)> {
+        let mut tables = self.view.stack.tables.iter().zip(&mut self.positions).enumerate();
+        let (at, table, found) =
+            tables.find_map(|(at, (table, last))| Some((at, table, table.next_position(name, last)?)))?;
+        table.at(found)?.1.shared().map(|_| (at, found.0, found.1))
+    }
+}
+
+/// The names in order, each once.
+fn in_order(mut names: Vec<Text>) -> Arc<[Text]> {
+    // They are some sequences that are in order.
+    names.sort();
+    names.dedup();
+    names.into()
 }
 
 /// Accepts or rejects a name. A new filter is created for each layer, and called in the order of names.
