@@ -70,11 +70,13 @@ pub struct ListWatch<R> {
 struct List {
     started: Instant,
     objects: usize,
+    /// The API server has answered 404 although discovery has the kind.
+    was_not_found: bool,
 }
 
 impl Default for List {
     fn default() -> Self {
-        Self { started: Instant::now(), objects: 0 }
+        Self { started: Instant::now(), objects: 0, was_not_found: false }
     }
 }
 
@@ -244,7 +246,7 @@ impl<R: Receiver> ListWatch<R> {
         self.receiver.end_list();
         self.pace.reset();
         self.api.succeeded();
-        let List { started, objects } = self.list.take().unwrap_or_default();
+        let List { started, objects, .. } = self.list.take().unwrap_or_default();
         let milliseconds = started.elapsed().as_millis();
         info!(objects, milliseconds, "listed");
         pace::report_success(self.state());
@@ -278,6 +280,11 @@ impl<R: Receiver> ListWatch<R> {
             ApiError::Gone => (Next::ListAgain, ApiError::Gone),
             ApiError::NotFound(message) => match self.api.is_served(&self.resource).await {
                 Ok(false) => return Next::End,
+                Ok(true) if self.is_first_not_found() => {
+                    debug!(message, "404 although discovery has the kind, retrying");
+                    self.wait().await;
+                    return Next::Continue;
+                }
                 Ok(true) => {
                     let reason = format!("404 although discovery has the kind: {message}");
                     (Next::Continue, ApiError::Other(reason))
@@ -292,6 +299,11 @@ impl<R: Receiver> ListWatch<R> {
         self.report(is_listing, &error);
         self.wait().await;
         next
+    }
+
+    /// Whether this is the first 404 of a list: discovery has a new kind a moment before the API server serves it.
+    fn is_first_not_found(&mut self) -> bool {
+        self.list.as_mut().is_some_and(|list| !std::mem::replace(&mut list.was_not_found, true))
     }
 
     /// Waits after a failure, until the API server is reachable again at most.
