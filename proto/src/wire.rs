@@ -132,7 +132,7 @@ fn next<'a>(bytes: &mut &'a [u8]) -> Option<WireField<'a>> {
 }
 
 /// Sorts the map entries of an encoded message in place. `None` if the bytes do not decode; entries may have been moved then.
-fn sort(map_fields: MapFields, bytes: &mut [u8]) -> Option<()> {
+fn sort(map_fields: &[(u32, MapField)], bytes: &mut [u8]) -> Option<()> {
     let mut run: Option<MapEntries> = None;
     let mut at = 0;
     while at < bytes.len() {
@@ -149,7 +149,9 @@ fn sort(map_fields: MapFields, bytes: &mut [u8]) -> Option<()> {
             None => {}
             Some(MapField::Message(index)) => sort(map_fields_at(index as usize), &mut bytes[content])?,
             Some(MapField::Map(value)) => {
-                sort_entry(value, &mut bytes[content.clone()])?;
+                // An entry is a message, whose value may contain maps.
+                let of_entry = value.map(|index| (2, MapField::Message(index)));
+                sort(of_entry.as_slice(), &mut bytes[content.clone()])?;
                 match &mut run {
                     None => run = Some(MapEntries { number, start, last: content, is_sorted: true }),
                     Some(entries) => {
@@ -162,21 +164,6 @@ fn sort(map_fields: MapFields, bytes: &mut [u8]) -> Option<()> {
         }
     }
     run.map_or(Some(()), |entries| entries.sort(bytes))
-}
-
-/// Sorts the maps in the value of an encoded map entry whose values have the type `value`.
-fn sort_entry(value: Option<u32>, bytes: &mut [u8]) -> Option<()> {
-    let mut at = 0;
-    while at < bytes.len() {
-        let field = next(&mut &bytes[at..])?;
-        let is_value = field.number == 2;
-        at += field.whole.len();
-        let content = at - field.value.len()..at;
-        if is_value && let Some(index) = value {
-            sort(map_fields_at(index as usize), &mut bytes[content])?;
-        }
-    }
-    Some(())
 }
 
 /// Entries of a map that follow each other in an encoded message. Most maps have one entry, or have few that are in order.
