@@ -216,19 +216,51 @@ impl DeriveEntry {
     }
 }
 
-/// Key hashes of the records that made a look-up.
-#[derive(Clone)]
-enum Readers {
-    One(u64),
-    #[expect(clippy::box_collection, reason = "most look-ups have one reader, and there are many")]
-    Many(Box<HashSet<u64, PrecomputedHash>>),
+/// Key hashes of the records that made each look-up. Most look-ups have one reader, and there are many.
+#[derive(Clone, Default)]
+struct Readers {
+    single: HashMap<LookupHash, u64, PrecomputedHash>,
+    /// The look-ups with several; they stay here when one is left.
+    several: HashMap<LookupHash, HashSet<u64, PrecomputedHash>, PrecomputedHash>,
+}
+
+impl Readers {
+    /// Number of look-ups.
+    fn len(&self) -> usize {
+        self.single.len() + self.several.len()
+    }
+
+    fn add(&mut self, lookup: LookupHash, reader: u64) {
+        if let Some(readers) = self.several.get_mut(&lookup) {
+            readers.insert(reader);
+        } else if let Some(first) = self.single.insert(lookup, reader).filter(|first| *first != reader) {
+            self.single.remove(&lookup);
+            self.several.insert(lookup, [first, reader].into_iter().collect());
+        }
+    }
+
+    fn remove(&mut self, lookup: LookupHash, reader: u64) {
+        if let Some(readers) = self.several.get_mut(&lookup) {
+            if readers.remove(&reader) && readers.is_empty() {
+                self.several.remove(&lookup);
+            }
+        } else if self.single.get(&lookup) == Some(&reader) {
+            self.single.remove(&lookup);
+        }
+    }
+
+    /// The readers of a look-up, in no particular order.
+    fn of(&self, lookup: LookupHash) -> impl Iterator<Item = u64> {
+        let several = self.several.get(&lookup).into_iter().flatten();
+        self.single.get(&lookup).into_iter().chain(several).copied()
+    }
 }
 
 /// The state of a `derive` operator.
 #[derive(Clone, Default)]
 pub(crate) struct DeriveState {
     pub(crate) entries: ShardedRows<DeriveEntry>,
-    readers: HashMap<LookupHash, Readers, PrecomputedHash>,
+    readers: Readers,
     filtered: FilteredReaders,
 }
 
@@ -275,49 +307,19 @@ struct DeriveRun {
 
 impl DeriveState {
     fn add_readers(&mut self, key: &Erased, lookups: &[LookupHash]) {
-        let key = key.hash64();
-        for lookup in lookups {
-            match self.readers.get_mut(lookup) {
-                None => drop(self.readers.insert(*lookup, Readers::One(key))),
-                Some(Readers::Many(keys)) => drop(keys.insert(key)),
-                Some(one) => {
-                    let Readers::One(first) = *one else { continue };
-                    *one = Readers::Many(Box::new([first, key].into_iter().collect()));
-                }
-            }
-        }
+        lookups.iter().for_each(|lookup| self.readers.add(*lookup, key.hash64()));
     }
 
     /// If another record has the same key hash, these look-ups may also be its own, so they stay.
     fn remove_readers(&mut self, key: &Erased, lookups: &[LookupHash]) {
         let hash = key.hash64();
-        if self.entries.keys_of(hash).any(|other| other != key) {
-            return;
-        }
-        for lookup in lookups {
-            let empty = match self.readers.get_mut(lookup) {
-                None => false,
-                Some(Readers::One(reader)) => *reader == hash,
-                Some(Readers::Many(keys)) => keys.remove(&hash) && keys.is_empty(),
-            };
-            if empty {
-                self.readers.remove(lookup);
-            }
+        if self.entries.keys_of(hash).all(|other| other == key) {
+            lookups.iter().for_each(|lookup| self.readers.remove(*lookup, hash));
         }
     }
 
     fn collect_readers(&self, lookup: LookupHash, dirty: &mut Vec<Erased>) {
-        let mut collect = |hash| dirty.extend(self.entries.keys_of(hash).cloned());
-        match self.readers.get(&lookup) {
-            None => {}
-            Some(Readers::One(key)) => collect(*key),
-            #[expect(clippy::iter_over_hash_type, reason = "the dirty keys are sorted before use")]
-            Some(Readers::Many(keys)) => {
-                for key in keys.iter() {
-                    collect(*key);
-                }
-            }
-        }
+        dirty.extend(self.readers.of(lookup).flat_map(|reader| self.entries.keys_of(reader)).cloned());
     }
 
     /// Keys of the records that must run again, sorted.
