@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -78,6 +79,8 @@ impl Tasks {
 
     fn run(&mut self, name: Cow<'static, str>, task: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
         let ended = self.ended.clone().drop_guard();
+        // Boxed, because the runtime's code is compiled again for each type of task.
+        let task: BoxFuture<'static, anyhow::Result<()>> = Box::pin(task);
         let handle = self.running.spawn(async move {
             // It is dropped after a panic, too.
             let _ended = ended;
