@@ -36,7 +36,7 @@ pub(crate) fn check_object(item: &Item<'_>, kind: Kind, findings: &Findings) {
             format!("`{name}` is not a valid object name: expected at most 253 characters of a-z, 0-9, `-` and `.`"),
         );
     }
-    let annotations = item.object.pointer("/metadata/annotations").and_then(Value::as_object);
+    let annotations = item.object["metadata"]["annotations"].as_object();
     for (name, value) in annotations.into_iter().flatten() {
         let path = format!("metadata.annotations[{name}]");
         if RESERVED.contains(&name.as_str()) {

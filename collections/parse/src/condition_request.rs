@@ -3,6 +3,7 @@
 use serde_json::Value;
 use sluice_model::{ConditionRequest, RECONCILED, ReconciliationState, label};
 
+use crate::item::stored_conditions;
 use crate::{Findings, Item, KindInfo};
 
 /// What a stored object asks about its condition [`RECONCILED`]; `None` if it neither asks for it nor has one of this control
@@ -12,13 +13,12 @@ pub fn condition_request(info: &KindInfo, object: &Value) -> Option<ConditionReq
     if !info.is_istio() {
         return None;
     }
-    let conditions = object.pointer("/status/conditions").filter(|conditions| !conditions.is_null());
     let is_requested = annotation(object).and_then(Value::as_str) == Some("true");
-    let has_own = || conditions.and_then(Value::as_array).is_some_and(|list| list.iter().any(is_own));
+    let has_own = || object["status"]["conditions"].as_array().is_some_and(|list| list.iter().any(is_own));
     (is_requested || has_own()).then(|| ConditionRequest {
         is_requested,
-        generation: object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or_default(),
-        conditions: conditions.map(|conditions| conditions.to_string().into()).unwrap_or_default(),
+        generation: object["metadata"]["generation"].as_i64().unwrap_or_default(),
+        conditions: stored_conditions(object),
     })
 }
 

@@ -34,20 +34,24 @@ impl<'a> Item<'a> {
     /// The conditions in the stored status as JSON text; empty if there are none.
     #[must_use]
     pub fn conditions(&self) -> Text {
-        let conditions = self.object.pointer("/status/conditions").filter(|conditions| !conditions.is_null());
-        conditions.map_or_else(Text::default, |conditions| conditions.to_string().into())
+        stored_conditions(self.object)
     }
 
     /// The stored status.
     #[must_use]
     pub fn status(&self) -> StoredStatus {
-        let generation = self.object.pointer("/metadata/generation").and_then(Value::as_i64);
         StoredStatus {
             api_version: self.object.get("apiVersion").and_then(Value::as_str).unwrap_or_default().into(),
-            generation: generation.unwrap_or_default(),
+            generation: self.object["metadata"]["generation"].as_i64().unwrap_or_default(),
             json: self.object.get("status").map(|status| status.to_string().into()).unwrap_or_default(),
         }
     }
+}
+
+/// See [`Item::conditions`].
+pub(crate) fn stored_conditions(object: &Value) -> Text {
+    let conditions = &object["status"]["conditions"];
+    if conditions.is_null() { Text::default() } else { conditions.to_string().into() }
 }
 
 static EMPTY: LazyLock<Value> = LazyLock::new(|| Value::Object(serde_json::Map::new()));

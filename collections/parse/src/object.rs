@@ -44,9 +44,9 @@ pub fn identify(cluster: &Text, object: &Value) -> Result<ObjectId, ObjectError>
     let kind = text("kind").ok_or(ObjectError::Missing("kind"))?;
     let info = find_kind(api_version, kind)
         .ok_or_else(|| ObjectError::UnknownKind { api_version: api_version.to_owned(), kind: kind.to_owned() })?;
-    let metadata = |name| object.pointer(name).and_then(Value::as_str).filter(|text| !text.is_empty());
-    let name = metadata("/metadata/name").ok_or(ObjectError::Missing("metadata.name"))?;
-    let namespace = if info.namespaced { metadata("/metadata/namespace").unwrap_or("default") } else { "" };
+    let metadata = |name| object["metadata"][name].as_str().filter(|text| !text.is_empty());
+    let name = metadata("name").ok_or(ObjectError::Missing("metadata.name"))?;
+    let namespace = if info.namespaced { metadata("namespace").unwrap_or("default") } else { "" };
     Ok(ObjectId { info, key: ObjectKey::new(cluster.clone(), namespace, name) })
 }
 

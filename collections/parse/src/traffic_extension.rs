@@ -131,7 +131,7 @@ fn wasm_config(item: &Item<'_>, fields: &Fields<'_>) -> Option<WasmConfig> {
     }
     let plugin_config = fields.object("pluginConfig").map(|config| config.ignore_rest());
     let plugin_config = plugin_config.and_then(|()| fields.value("pluginConfig")).filter(|value| **value != empty());
-    let version = item.object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+    let version = item.object["metadata"]["resourceVersion"].as_str();
     Some(WasmConfig {
         sha256,
         pull_policy: fields.choice("imagePullPolicy", &policies).flatten(),

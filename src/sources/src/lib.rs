@@ -132,7 +132,7 @@ impl Cluster {
     /// who deploys them and writes their status.
     #[must_use]
     pub fn reads_revision_of(&self, info: &KindInfo, object: &Value) -> bool {
-        let label = object.pointer("/metadata/labels/istio.io~1rev").and_then(Value::as_str);
+        let label = object["metadata"]["labels"]["istio.io/rev"].as_str();
         let is_of_all = !self.configures(info) || info.kind == Kind::KubernetesGateway;
         is_of_all || self.revision.is_empty() || label.is_none_or(|label| *self.revision == *label)
     }

@@ -31,7 +31,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         }),
         frontend_tls: tls.as_ref().and_then(|tls| tls.read("frontend", frontend_tls)),
         infrastructure: fields.read("infrastructure", infrastructure).unwrap_or_default(),
-        uid: item.object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default().into(),
+        uid: item.object["metadata"]["uid"].as_str().unwrap_or_default().into(),
         assigned_addresses: assigned_addresses(item.object),
         status: item.status(),
     };

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
 use sluice_model::Object;
 use sluice_model::gateway_api::{EndpointPickerRef, InferencePool};
 
@@ -33,7 +32,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         target_ports: ports.into_iter().flatten().collect(),
         app_protocol: fields.choice("appProtocol", &protocols).unwrap_or("http").into(),
         picker: fields.read("endpointPickerRef", picker).unwrap_or_default(),
-        uid: item.object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default().into(),
+        uid: item.object["metadata"]["uid"].as_str().unwrap_or_default().into(),
         status: item.status(),
     };
     if fields.has("selector") && pool.selector.is_empty() {

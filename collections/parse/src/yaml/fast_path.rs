@@ -187,7 +187,8 @@ fn begins_plain(text: &str) -> bool {
 
 /// The value of a text that is a single plain scalar.
 fn plain(text: &str) -> Option<Value> {
-    let is_plain = begins_plain(text) && !text.ends_with(':') && !text.contains(": ") && !text.contains(" #");
+    let ends_scalar = |pair: &[u8]| matches!(pair, b": " | b" #");
+    let is_plain = begins_plain(text) && !text.ends_with(':') && !text.as_bytes().windows(2).any(ends_scalar);
     if is_plain { resolve_plain(text).ok() } else { None }
 }
 

@@ -187,8 +187,8 @@ impl Reader {
 
     fn parse(&self, value: &Value) -> Option<Object> {
         let parsed = parse_object(&self.cluster.id, &self.cluster.domain, value).ok()?;
-        let version = value.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
-        let generation = value.pointer("/metadata/generation").and_then(Value::as_i64);
+        let version = value["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        let generation = value["metadata"]["generation"].as_i64();
         let original = kind_info(parsed.kind).and_then(|info| Original::of(&self.cluster, info, value));
         Some(Object { parsed: Box::new(parsed), version: version.into(), generation, original })
     }

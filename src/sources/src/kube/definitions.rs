@@ -39,7 +39,7 @@ impl ObjectsByKey for Definitions {
     type Key = Text;
 
     fn key(&self, object: &Value) -> Option<Text> {
-        object.pointer("/metadata/name").and_then(Value::as_str).map(Text::from)
+        object["metadata"]["name"].as_str().map(Text::from)
     }
 
     fn set(&mut self, name: Text, _: &Value) {
