@@ -383,8 +383,12 @@ impl Session {
     }
 
     fn nonce(&self, number: u64) -> String {
-        let stream = hex_digits(self.stream).map(char::from);
-        stream.into_iter().chain(['-']).chain(number.to_string().chars()).collect()
+        let (stream, number) = (hex_digits(self.stream).map(char::from), number.to_string());
+        let mut nonce = String::with_capacity(stream.len() + 1 + number.len());
+        nonce.extend(stream);
+        nonce.push('-');
+        nonce.push_str(&number);
+        nonce
     }
 
     fn next_nonce(&mut self) -> String {
