@@ -42,8 +42,8 @@ pub(crate) async fn changes(meshes: &[&MeasuredMesh], kind: ChangeKind, repeat: 
     let new = |_| ChangeResult { kind, affected: 0, rounds: Vec::new(), loopback_ms: None };
     let mut results: Vec<_> = meshes.iter().map(new).collect();
     for number in 0..=repeat {
-        // Each mesh is first in as many rounds.
-        for at in (0..meshes.len()).map(|at| (at + number) % meshes.len()) {
+        // Each mesh is first in as many rounds, of odd and of even numbers: many changes alternate between two states.
+        for at in (0..meshes.len()).map(|at| (at + number / 2) % meshes.len()) {
             let (affected, round) = meshes[at].round(kind, number).await?;
             results[at].affected = affected;
             if number > 0 {
