@@ -328,6 +328,7 @@ impl<'a> Stream<'a> {
         let Response { tracker, meets, .. } = std::mem::take(&mut self.response);
         if let Some(tracker) = tracker {
             self.shared.arrived(&tracker, self.client.number, meets, self.arrival.get());
+            self.shared.rest();
         }
         if !self.configured && self.is_configured() {
             self.configured = true;

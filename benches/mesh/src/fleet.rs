@@ -126,6 +126,7 @@ impl Fleet {
             live: (0..proxies).map(|_| AtomicBool::new(true)).collect(),
             disconnect_requests: (0..proxies).map(|_| Notify::new()).collect(),
             digests: group.digests,
+            is_idle: group.priority == ProxyPriority::Idle,
         };
         Ok(Self {
             shared: Arc::new(shared),

@@ -1,10 +1,11 @@
 //! The state that all clients share, and the traffic that they count.
 
+use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::Notify;
@@ -15,6 +16,16 @@ use crate::held_versions::Dictionary;
 use crate::messages::RecentRequests;
 use crate::scan::{TYPES, Type};
 use crate::socket::Clock;
+
+/// How many messages of a change a thread processes before [`Shared::rest`] rests.
+const MESSAGES_PER_REST: u32 = 16;
+/// How long it rests. A twentieth of this is too short for the kernel to move a thread.
+const REST: Duration = Duration::from_millis(1);
+
+thread_local! {
+    /// Number of messages since the thread last rested.
+    static SINCE_REST: Cell<u32> = const { Cell::new(0) };
+}
 
 /// Received messages and bytes.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
@@ -74,9 +85,23 @@ pub(crate) struct Shared {
     pub(crate) disconnect_requests: Vec<Notify>,
     /// Proxies keep digests of the content they hold.
     pub(crate) digests: bool,
+    /// The threads of the proxies have idle priority.
+    pub(crate) is_idle: bool,
 }
 
 impl Shared {
+    /// After a message of a change: leaves the CPU idle for a moment every few messages. The kernel moves a waiting thread to a CPU
+    /// that becomes idle, but seldom to one that runs a thread of idle priority: two threads of the server would share a CPU while the
+    /// proxies have the other.
+    pub(crate) fn rest(&self) {
+        let messages = SINCE_REST.get() + 1;
+        let is_due = self.is_idle && messages >= MESSAGES_PER_REST;
+        SINCE_REST.set(if is_due { 0 } else { messages });
+        if is_due {
+            std::thread::sleep(REST);
+        }
+    }
+
     /// Nanoseconds of the fleet's clock, never 0.
     pub(crate) fn now(&self) -> u64 {
         self.clock.now()
