@@ -101,8 +101,5 @@ pub(crate) fn check_socket(fields: &Fields<'_>, path: &str, workload: &WorkloadA
 /// Whether the status has the condition `name` with status `True`.
 fn condition(item: &Item<'_>, name: &str) -> bool {
     let conditions = item.object["status"]["conditions"].as_array();
-    let text = |value: &serde_json::Value, name: &str| value.get(name).and_then(|v| v.as_str()).map(str::to_owned);
-    conditions.into_iter().flatten().any(|condition| {
-        text(condition, "type").as_deref() == Some(name) && text(condition, "status").as_deref() == Some("True")
-    })
+    conditions.into_iter().flatten().any(|condition| condition["type"] == name && condition["status"] == "True")
 }

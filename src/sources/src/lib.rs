@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
-use sluice_model::{ConditionRequest, Kind, MultiClusterApi, ObjectKey, ParsedObject, Text};
+use sluice_model::{ConditionRequest, Kind, MultiClusterApi, ObjectKey, ParsedObject, Text, label};
 use sluice_parse::{KINDS, KindInfo};
 use tokio::sync::oneshot;
 
@@ -132,7 +132,7 @@ impl Cluster {
     /// who deploys them and writes their status.
     #[must_use]
     pub fn reads_revision_of(&self, info: &KindInfo, object: &Value) -> bool {
-        let label = object["metadata"]["labels"]["istio.io/rev"].as_str();
+        let label = object["metadata"]["labels"][label::REVISION].as_str();
         let is_of_all = !self.configures(info) || info.kind == Kind::KubernetesGateway;
         is_of_all || self.revision.is_empty() || label.is_none_or(|label| *self.revision == *label)
     }
