@@ -94,10 +94,12 @@ impl Shared {
     /// that becomes idle, but seldom to one that runs a thread of idle priority: two threads of the server would share a CPU while the
     /// proxies have the other.
     pub(crate) fn rest(&self) {
-        let messages = SINCE_REST.get() + 1;
-        let is_due = self.is_idle && messages >= MESSAGES_PER_REST;
-        SINCE_REST.set(if is_due { 0 } else { messages });
-        if is_due {
+        if !self.is_idle {
+            return;
+        }
+        let messages = (SINCE_REST.get() + 1) % MESSAGES_PER_REST;
+        SINCE_REST.set(messages);
+        if messages == 0 {
             std::thread::sleep(REST);
         }
     }
