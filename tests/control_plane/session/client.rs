@@ -88,6 +88,12 @@ impl ScriptedClient {
         }
     }
 
+    /// Another proxy.
+    pub(crate) fn connect_as(proxy: &str, mesh: &SessionFixture, protocol: XdsProtocol) -> Self {
+        let node = Node { id: proxy.into(), ..Node::default() };
+        Self { node: Some(node), ..Self::connect(mesh, protocol) }
+    }
+
     /// A gRPC library, which names each resource that it wants.
     pub(crate) fn connect_grpc(mesh: &SessionFixture, protocol: XdsProtocol) -> Self {
         let node = Node { id: SIDECAR.into(), user_agent_name: "grpc".into(), ..Node::default() };

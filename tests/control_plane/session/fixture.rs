@@ -143,11 +143,16 @@ impl SessionFixture {
 
     /// The same for a proxy with an authenticated identity.
     pub(crate) fn scope_for(&self, proxy: &str, identity: Option<Identity>, layers: &[&str]) {
+        self.scope_with(proxy, identity, proxy, layers);
+    }
+
+    /// The same with a value of the slot `who`.
+    pub(crate) fn scope_with(&self, proxy: &str, identity: Option<Identity>, who: &str, layers: &[&str]) {
         let layers: Arc<[Layer]> = layers.iter().map(|name| layer(name)).collect();
         let kinds = ResourceType::ALL.into_iter().filter(|kind| self.by_locality || *kind != ResourceType::LbEndpoint);
         let scope = Scope {
             layers: kinds.map(|kind| (kind, layers.clone())).collect(),
-            slots: BTreeMap::from([("who".into(), Arc::from(proxy.as_bytes()))]),
+            slots: BTreeMap::from([("who".into(), Arc::from(who.as_bytes()))]),
             identity,
             node: NODE.into(),
         };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use sluice_model::{Resource, ResourceType};
+use sluice_model::{Resource, ResourceType, Template, TemplatePart};
 use sluice_xds_protocol::XdsProtocol;
 
 use super::client::{ScriptedClient, message};
@@ -16,6 +16,8 @@ const LAYERS: [&str; 4] = ["own", "shared", "base", ON_DEMAND];
 /// The layer of resources that a client has to name.
 const ON_DEMAND: &str = "on-demand:base";
 const KINDS: [ResourceType; 4] = [Cluster, Endpoint, Listener, Route];
+/// A proxy with the same layers, for which templates have other values.
+const NEIGHBOUR: &str = "sidecar~10.0.0.2~till.orchard~orchard.svc.cluster.local";
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -25,12 +27,14 @@ enum Step {
     Segment { layer: usize, table: u8, segment: u8, content: Option<u8> },
     /// Ends the epoch.
     Commit,
-    /// Changes the order of the scope's layers.
-    Scope(u8),
+    /// Changes the order of the layers of the scopes, and the value of their slot.
+    Scope { order: u8, number: u8 },
     /// The client receives one response.
     Receive,
     /// The client receives a response with endpoints, while other types wait for a push permit.
     ReceiveEndpoints,
+    /// The client of the neighbour receives and acknowledges all responses.
+    NeighbourReceives,
     /// The client acknowledges a response, or rejects it. It holds the resources in both cases.
     Answer { reject: bool },
     /// The client changes the names that it subscribes to.
@@ -47,9 +51,10 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (0usize..4, 0usize..4, 0u8..8, content()).prop_map(|(kind, layer, name, content)| Step::Set { kind, layer, name, content }),
         4 => (0usize..3, 0u8..2, 0u8..6, content()).prop_map(|(layer, table, segment, content)| Step::Segment { layer, table, segment, content }),
         6 => Just(Step::Commit),
-        1 => (0u8..6).prop_map(Step::Scope),
+        1 => (0u8..6, 0u8..2).prop_map(|(order, number)| Step::Scope { order, number }),
         8 => Just(Step::Receive),
         2 => Just(Step::ReceiveEndpoints),
+        4 => Just(Step::NeighbourReceives),
         8 => prop::bool::weighted(0.1).prop_map(|reject| Step::Answer { reject }),
         3 => (0usize..3, 0u8..8, 0u8..8).prop_map(|(kind, add, remove)| Step::Names { kind: [0, 1, 3][kind], add, remove }),
         1 => Just(Step::Reconnect),
@@ -76,21 +81,26 @@ fn scope(order: u8) -> Vec<&'static str> {
 /// `on_demand`: the scope has a layer of resources that the client has to name, as it does for clusters.
 fn run(protocol: XdsProtocol, on_demand: bool, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let mesh = SessionFixture::new();
-    let scope = |order| {
+    let scope = |order, number: u8| {
         let mut layers = scope(order);
         layers.extend(on_demand.then_some(ON_DEMAND));
-        mesh.scope(SIDECAR, &layers);
+        for proxy in [SIDECAR, NEIGHBOUR] {
+            mesh.scope_with(proxy, None, &format!("{proxy} {number}"), &layers);
+        }
     };
-    scope(0);
+    scope(0, 0);
     mesh.commit();
-    let mut client = ScriptedClient::connect(&mesh, protocol);
-    match on_demand {
-        true => client.want(Cluster, &["*"]),
-        false => client.want_all(Cluster),
-    }
-    client.want(Endpoint, &["n0", "n1"]);
-    client.want_all(Listener);
-    client.want(Route, &["t0", "n3"]);
+    let [mut client, mut neighbour] = [SIDECAR, NEIGHBOUR].map(|proxy| {
+        let mut client = ScriptedClient::connect_as(proxy, &mesh, protocol);
+        match on_demand {
+            true => client.want(Cluster, &["*"]),
+            false => client.want_all(Cluster),
+        }
+        client.want(Endpoint, &["n0", "n1"]);
+        client.want_all(Listener);
+        client.want(Route, &["t0", "n3"]);
+        client
+    });
     for step in steps {
         match step {
             Step::Set { kind, layer, name: n, content } => {
@@ -99,6 +109,7 @@ fn run(protocol: XdsProtocol, on_demand: bool, steps: Vec<Step>) -> Result<(), T
                 match content {
                     None => mesh.delete(kind, layer, &name),
                     Some(0) => mesh.put(kind, layer, &name, Some(Resource::Hidden)),
+                    Some(3) if kind == Listener => mesh.put(kind, layer, &name, Some(template(&name, layer))),
                     Some(content) => {
                         let content = format!("{content} of {layer}");
                         match kind {
@@ -119,12 +130,15 @@ fn run(protocol: XdsProtocol, on_demand: bool, steps: Vec<Step>) -> Result<(), T
                 mesh.segment(LAYERS[layer], &name, &if own { String::new() } else { format!("s{segment}") }, content);
             }
             Step::Commit => mesh.commit(),
-            Step::Scope(order) => scope(order),
+            Step::Scope { order, number } => scope(order, number),
             Step::Receive => {
                 client.receive();
             }
             Step::ReceiveEndpoints => {
                 client.receive_endpoints();
+            }
+            Step::NeighbourReceives => {
+                neighbour.settle();
             }
             Step::Answer { reject } => {
                 client.answer(reject.then_some("rejected"));
@@ -151,23 +165,34 @@ fn run(protocol: XdsProtocol, on_demand: bool, steps: Vec<Step>) -> Result<(), T
         }
     }
     mesh.commit();
-    client.settle();
-    for kind in KINDS {
-        let mut expect = mesh.current(SIDECAR, kind);
-        let names = client.wants[&kind].clone().unwrap_or_else(|| BTreeSet::from(["*".to_owned()]));
-        let is_on_demand = |content: &Bytes| String::from_utf8_lossy(content).contains(ON_DEMAND);
-        expect.retain(|name, content| names.contains(name) || names.contains("*") && !is_on_demand(content));
-        let mut holds: BTreeMap<String, Bytes> =
-            client.holds[&kind].iter().map(|(name, (_, bytes))| (name.clone(), bytes.clone())).collect();
-        if protocol == XdsProtocol::Sotw && !kind.is_wildcard() {
-            // The protocol has no field for removed resources.
-            let removed: BTreeSet<String> = holds.keys().filter(|name| !expect.contains_key(*name)).cloned().collect();
-            holds.retain(|name, _| !removed.contains(name));
+    for (proxy, mut client) in [(SIDECAR, client), (NEIGHBOUR, neighbour)] {
+        client.settle();
+        for kind in KINDS {
+            let mut expect = mesh.current(proxy, kind);
+            let names = client.wants[&kind].clone().unwrap_or_else(|| BTreeSet::from(["*".to_owned()]));
+            let is_on_demand = |content: &Bytes| String::from_utf8_lossy(content).contains(ON_DEMAND);
+            expect.retain(|name, content| names.contains(name) || names.contains("*") && !is_on_demand(content));
+            let mut holds: BTreeMap<String, Bytes> =
+                client.holds[&kind].iter().map(|(name, (_, bytes))| (name.clone(), bytes.clone())).collect();
+            if protocol == XdsProtocol::Sotw && !kind.is_wildcard() {
+                // The protocol has no field for removed resources.
+                let removed: BTreeSet<String> =
+                    holds.keys().filter(|name| !expect.contains_key(*name)).cloned().collect();
+                holds.retain(|name, _| !removed.contains(name));
+            }
+            prop_assert_eq!(holds, expect, "{} {:?}", proxy, kind);
         }
-        prop_assert_eq!(holds, expect, "{:?}", kind);
+        prop_assert!(client.settle().is_empty(), "no response is pending");
     }
-    prop_assert!(client.settle().is_empty(), "no response is pending");
     Ok(())
+}
+
+/// A resource with a field for the proxy.
+fn template(name: &str, layer: &str) -> Resource {
+    // Field 2, of variable length.
+    let before = [message(name, layer), vec![0x12]].concat();
+    let proxy = TemplatePart::Nested(vec![TemplatePart::Slot("who".into())]);
+    Resource::Template(Template::new(vec![TemplatePart::Bytes(before.into()), proxy]))
 }
 
 /// An epoch of clusters and routes: the clusters with their content, the cluster of each route, and the following steps of

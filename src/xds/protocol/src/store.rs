@@ -36,7 +36,7 @@ pub use response_item::ResolvedResource;
 pub(crate) use response_item::ResponseItem;
 pub use snapshot::ScopeSnapshot;
 use state::StoreState;
-pub(crate) use type_snapshot::OrderedLookup;
+pub(crate) use type_snapshot::Comparison;
 pub use type_snapshot::TypeSnapshot;
 use writer::Writer;
 

@@ -12,8 +12,8 @@ use super::subscription::Subscription;
 use super::{ACK_TIMEOUT, Session};
 use crate::request::XdsProtocol;
 use crate::response::Response;
-use crate::store::{LayerEntry, OrderedLookup, ResolvedResource, ResponseItem, ScopeSnapshot, TypeSnapshot};
-use crate::version::{Digest, Version};
+use crate::store::{Comparison, LayerEntry, ResolvedResource, ResponseItem, ScopeSnapshot, TypeSnapshot};
+use crate::version::Digest;
 
 /// With at least this number of changed clusters, all endpoints are sent again if most clusters changed.
 const RESEND_ALL_THRESHOLD: usize = 1024;
@@ -232,28 +232,34 @@ impl Subscription {
                 self.compare_with_held(view, listing, &mut out);
             }
         }
-        let changed = match &self.sent {
-            Some(sent) if !sent.is_same(view) => view.changed_since(sent),
-            _ => Arc::from([]),
-        };
-        let mut differing = Vec::new();
         let is_requested = |name: &Text| {
             let prefix = || name.rsplit_once('/').is_some_and(|(prefix, _)| prefixes.contains(prefix));
             self.requested.contains(name) || !prefixes.is_empty() && prefix()
         };
-        let (mut sent, mut current) = (self.sent.as_ref().map(TypeSnapshot::ordered), view.ordered());
-        for name in changed.iter().filter(|name| self.covers(name) && !is_requested(name)) {
-            let before = self.held_version(sent.as_mut(), name);
-            let after = self.next_version(&mut current, name);
+        let sent = self.sent.as_ref().filter(|sent| !sent.is_same(view));
+        let changed = sent.map_or_else(|| Arc::from([]), |sent| view.changed_since(sent));
+        let mut differing = Vec::new();
+        let mut comparison = Comparison::new(sent.unwrap_or(view), view);
+        for change in changed.iter().filter(|change| self.covers(&change.name) && !is_requested(&change.name)) {
+            let name = &change.name;
+            let [sent_version, version] = comparison.versions(change);
+            let before = match self.deferred_removals.get(name) {
+                Some(held) => Some(held.version),
+                None => sent_version.filter(|_| !sent.is_some_and(|sent| self.leaves_out(sent, name))),
+            };
+            let after = version.filter(|_| !self.leaves_out(view, name));
             if after.is_none() && before.is_some() {
                 out.removed.insert(name.clone());
             } else if after != before {
-                differing.push(name);
+                differing.push(change);
             }
         }
         out.removed.extend(self.requested.iter().filter(|name| view.version(name).is_none()).cloned());
         if !out.complete {
-            out.items.extend(self.pick(view, differing.into_iter()));
+            out.items.extend(match self.is_on_demand() {
+                true => self.pick(view, differing.into_iter().map(|change| &change.name)),
+                false => view.pick_changed(differing.into_iter()),
+            });
             out.items.extend(self.pick(view, self.requested.iter()));
         }
         out
@@ -305,19 +311,6 @@ impl Subscription {
             let absent = holds.keys().filter(|name| self.version_in(view, name).is_none());
             out.removed.extend(absent.map(|name| Text::from(*name)));
         }
-    }
-
-    /// The version that the client holds, according to what it was sent.
-    fn held_version(&self, sent: Option<&mut OrderedLookup<'_>>, name: &str) -> Option<Version> {
-        match self.deferred_removals.get(name) {
-            Some(resource) => Some(resource.version),
-            None => self.next_version(sent?, name),
-        }
-    }
-
-    /// The version of a resource, if the subscription has it in the snapshot.
-    fn next_version(&self, ordered: &mut OrderedLookup<'_>, name: &str) -> Option<Version> {
-        if self.leaves_out(ordered.view(), name) { None } else { ordered.version(name) }
     }
 
     /// Defers removals while other resources may still refer to the removed ones, and sends the deferred ones afterwards.

@@ -48,7 +48,38 @@ pub(super) struct StackSnapshot {
 }
 
 /// Names that differ from an earlier snapshot.
-type ChangedNames = (Weak<StackSnapshot>, Arc<[Text]>);
+type ChangedNames = (Weak<StackSnapshot>, Arc<[ChangedName]>);
+
+/// A name whose resource may differ between an earlier and a later snapshot.
+#[derive(Debug)]
+pub(crate) struct ChangedName {
+    pub(crate) name: Text,
+    /// What both have under the name. All streams with the same two snapshots look it up once, see [`Comparison`].
+    found: OnceLock<[FoundResource; 2]>,
+}
+
+impl ChangedName {
+    /// These names in order, each once.
+    fn all_of(mut names: Vec<Text>) -> Arc<[Self]> {
+        // They are some sequences that are in order.
+        names.sort();
+        names.dedup();
+        names.into_iter().map(|name| Self { name, found: OnceLock::new() }).collect()
+    }
+}
+
+/// What a stack of layers has under a name, for all its scopes.
+#[derive(Clone, Copy, Debug)]
+enum FoundResource {
+    Absent,
+    /// All scopes have this version. If all have a row of a table, this is its position.
+    Version(Version, Option<RowPosition>),
+    /// The version depends on the scope's values of slots.
+    ByScope,
+}
+
+/// Position of a row in a stack: table, chunk, row.
+type RowPosition = (usize, usize, usize);
 
 impl StackSnapshot {
     pub(super) fn new(
@@ -84,17 +115,53 @@ impl StackSnapshot {
     }
 
     /// Names that differ from an earlier snapshot of the same layers, in order.
-    fn changed_since(&self, old: &Arc<Self>) -> Arc<[Text]> {
+    fn changed_since(&self, old: &Arc<Self>) -> Arc<[ChangedName]> {
         let mut changed = lock(&self.changed);
         match &*changed {
             Some((from, names)) if std::ptr::eq(from.as_ptr(), Arc::as_ptr(old)) => names.clone(),
             _ => {
                 let mut names = Vec::new();
                 self.tables.iter().zip(&old.tables).for_each(|(new, old)| new.differing(old, &mut names));
-                let names = in_order(names);
+                let names = ChangedName::all_of(names);
                 *changed = (names.len() <= MAX_REMEMBERED_NAMES).then(|| (Arc::downgrade(old), names.clone()));
                 names
             }
+        }
+    }
+
+    fn resolve(&self, name: &str) -> NameResolution<'_> {
+        self.resolve_with(|_, table| table.position(name))
+    }
+
+    /// Visits the layers in order of precedence until the name is resolved, which `position` looks up in the table of a layer.
+    fn resolve_with(
+        &self,
+        mut position: impl FnMut(usize, &LayerTable) -> Option<(usize, usize)>,
+    ) -> NameResolution<'_> {
+        let mut layers: Vec<&LayerSegments> = Vec::new();
+        let mut stored_name: Option<&Text> = None;
+        for (at, table) in self.tables.iter().enumerate() {
+            let Some((chunk, row)) = position(at, table) else { continue };
+            let Some((name, entry)) = table.at((chunk, row)) else { continue };
+            stored_name = stored_name.or(Some(name));
+            if let Some(segments) = &entry.segments {
+                layers.push(segments);
+            }
+            match &entry.whole {
+                None => {}
+                Some(whole) => {
+                    let has_head = layers.iter().any(|layer| layer.rows.get("").is_some());
+                    if has_head || matches!(whole, WholeResource::Hidden) {
+                        break;
+                    }
+                    let row = (layers.is_empty() && entry.shared().is_some()).then_some((at, chunk, row));
+                    return NameResolution::Whole(name, whole, row);
+                }
+            }
+        }
+        match stored_name {
+            Some(name) if !layers.is_empty() => NameResolution::Assembled(name, layers),
+            _ => NameResolution::Absent,
         }
     }
 }
@@ -102,8 +169,18 @@ impl StackSnapshot {
 /// How a name resolves in the layers of a scope.
 enum NameResolution<'a> {
     Absent,
-    Whole(&'a Text, &'a WholeResource),
+    /// With the position of its row, if that is the same for all scopes.
+    Whole(&'a Text, &'a WholeResource, Option<RowPosition>),
     Assembled(&'a Text, Vec<&'a LayerSegments>),
+}
+
+impl NameResolution<'_> {
+    fn row(&self) -> Option<RowPosition> {
+        match self {
+            Self::Whole(_, _, row) => *row,
+            Self::Absent | Self::Assembled(..) => None,
+        }
+    }
 }
 
 impl TypeSnapshot {
@@ -119,19 +196,19 @@ impl TypeSnapshot {
     /// The version of the resource with this name, if the scope has one.
     #[must_use]
     pub fn version(&self, name: &str) -> Option<Version> {
-        self.version_of(self.resolve(name))
-    }
-
-    /// Looks up names in order.
-    pub(crate) fn ordered(&self) -> OrderedLookup<'_> {
-        OrderedLookup { view: self, positions: vec![None; self.stack.tables.len()] }
-    }
-
-    fn version_of(&self, resolution: NameResolution<'_>) -> Option<Version> {
-        match resolution {
+        match self.stack.resolve(name) {
             NameResolution::Absent => None,
-            NameResolution::Whole(_, whole) => whole.version_for(&self.scope),
+            NameResolution::Whole(_, whole, _) => whole.version_for(&self.scope),
             NameResolution::Assembled(name, layers) => self.stack.assembled_version(name, &layers),
+        }
+    }
+
+    /// The version of a resource that was looked up in the layers of the scope.
+    fn version_found(&self, name: &str, found: FoundResource) -> Option<Version> {
+        match found {
+            FoundResource::Absent => None,
+            FoundResource::Version(version, _) => Some(version),
+            FoundResource::ByScope => self.version(name),
         }
     }
 
@@ -151,9 +228,9 @@ impl TypeSnapshot {
     /// The resource with this name, if the scope has one.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<ResolvedResource> {
-        match self.resolve(name) {
+        match self.stack.resolve(name) {
             NameResolution::Absent => None,
-            NameResolution::Whole(name, whole) => {
+            NameResolution::Whole(name, whole, _) => {
                 let version = whole.version_for(&self.scope)?;
                 Some(ResolvedResource::new(name, version, vec![whole.bytes_for(&self.scope)?]))
             }
@@ -221,51 +298,17 @@ impl TypeSnapshot {
         in_tables.filter(move |name| name.rfind('/') == Some(end) && self.version(name).is_some())
     }
 
-    fn resolve(&self, name: &str) -> NameResolution<'_> {
-        self.resolve_with(|_, table| table.position(name))
-    }
-
-    /// Visits the layers in order of precedence until the name is resolved, which `position` looks up in the table of a layer.
-    fn resolve_with(
-        &self,
-        mut position: impl FnMut(usize, &LayerTable) -> Option<(usize, usize)>,
-    ) -> NameResolution<'_> {
-        let mut layers: Vec<&LayerSegments> = Vec::new();
-        let mut stored_name: Option<&Text> = None;
-        let tables = self.stack.tables.iter().enumerate();
-        for (name, entry) in tables.filter_map(|(at, table)| table.at(position(at, table)?)) {
-            stored_name = stored_name.or(Some(name));
-            if let Some(segments) = &entry.segments {
-                layers.push(segments);
-            }
-            match &entry.whole {
-                None => {}
-                Some(whole) => {
-                    let has_head = layers.iter().any(|layer| layer.rows.get("").is_some());
-                    if has_head || matches!(whole, WholeResource::Hidden) {
-                        break;
-                    }
-                    return NameResolution::Whole(name, whole);
-                }
-            }
-        }
-        match stored_name {
-            Some(name) if !layers.is_empty() => NameResolution::Assembled(name, layers),
-            _ => NameResolution::Absent,
-        }
-    }
-
     /// Whether both are of the same scope.
     pub(crate) fn is_of_scope(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.scope, &other.scope)
     }
 
     /// Names whose resource may differ between an earlier snapshot and this one, in order.
-    pub(crate) fn changed_since(&self, old: &Self) -> Arc<[Text]> {
+    pub(crate) fn changed_since(&self, old: &Self) -> Arc<[ChangedName]> {
         if self.is_of_scope(old) {
             return self.stack.changed_since(&old.stack);
         }
-        in_order(self.changed_with_scope(old))
+        ChangedName::all_of(self.changed_with_scope(old))
     }
 
     /// The same for another scope, not in order: layers may be added, removed or reordered.
@@ -316,11 +359,24 @@ impl TypeSnapshot {
     /// The resources of these names, which are in order, if the scope sees them. Many names of one chunk become ranges, so that
     /// a change of thousands of resources is encoded once for all clients.
     pub(crate) fn pick<'a>(&self, names: impl Iterator<Item = &'a Text>) -> Vec<ResponseItem> {
+        let mut ordered = OrderedLookup::new(&self.stack);
+        self.pick_rows(names.map(|name| (name, ordered.resolve(name).row())))
+    }
+
+    /// [`Self::pick`] of names that changed between an earlier snapshot and this one, and were compared.
+    pub(crate) fn pick_changed<'a>(&self, changed: impl Iterator<Item = &'a ChangedName>) -> Vec<ResponseItem> {
+        let row = |[_, after]: &[FoundResource; 2]| match after {
+            FoundResource::Version(_, row) => *row,
+            FoundResource::Absent | FoundResource::ByScope => None,
+        };
+        self.pick_rows(changed.map(|changed| (&changed.name, changed.found.get().and_then(row))))
+    }
+
+    fn pick_rows<'a>(&self, names: impl Iterator<Item = (&'a Text, Option<RowPosition>)>) -> Vec<ResponseItem> {
         let mut items = Vec::new();
         let mut picked: BTreeMap<(usize, usize), Vec<Range<usize>>> = BTreeMap::new();
-        let mut ordered = self.ordered();
-        for name in names {
-            let Some((table, chunk, row)) = ordered.shared(name) else {
+        for (name, row) in names {
+            let Some((table, chunk, row)) = row else {
                 items.extend(self.find(name).map(ResponseItem::Single));
                 continue;
             };
@@ -405,41 +461,56 @@ impl TypeSnapshot {
     }
 }
 
+/// Compares what two snapshots have under the names that changed between them, in order.
+pub(crate) struct Comparison<'v> {
+    before: &'v TypeSnapshot,
+    after: &'v TypeSnapshot,
+    lookups: [OrderedLookup<'v>; 2],
+}
+
+impl<'v> Comparison<'v> {
+    /// Of an earlier and a later snapshot.
+    pub(crate) fn new(before: &'v TypeSnapshot, after: &'v TypeSnapshot) -> Self {
+        Self { before, after, lookups: [before, after].map(|view| OrderedLookup::new(&view.stack)) }
+    }
+
+    /// The versions in both, as far as their scopes have the resource.
+    pub(crate) fn versions(&mut self, changed: &ChangedName) -> [Option<Version>; 2] {
+        let name = &changed.name;
+        let [before, after] = changed.found.get_or_init(|| self.lookups.each_mut().map(|lookup| lookup.find(name)));
+        [self.before.version_found(name, *before), self.after.version_found(name, *after)]
+    }
+}
+
 /// Looks up names in order, which takes fewer comparisons than a search for each.
-pub(crate) struct OrderedLookup<'v> {
-    view: &'v TypeSnapshot,
-    /// Of each table, where the last search ended.
+struct OrderedLookup<'v> {
+    stack: &'v StackSnapshot,
+    /// Of each table, where the last search ended; empty before the first one.
     positions: Vec<Option<(usize, usize)>>,
 }
 
-impl OrderedLookup<'_> {
-    /// The snapshot.
-    pub(crate) fn view(&self) -> &TypeSnapshot {
-        self.view
+impl<'v> OrderedLookup<'v> {
+    fn new(stack: &'v StackSnapshot) -> Self {
+        Self { stack, positions: Vec::new() }
     }
 
-    /// The version of the resource with this name, if the scope has one.
-    pub(crate) fn version(&mut self, name: &str) -> Option<Version> {
-        let Self { view, positions } = self;
-        let resolution = view.resolve_with(|at, table| table.next_position(name, positions.get_mut(at)?));
-        view.version_of(resolution)
+    fn resolve(&mut self, name: &str) -> NameResolution<'v> {
+        let Self { stack, positions } = self;
+        positions.resize(stack.tables.len(), None);
+        stack.resolve_with(|at, table| table.next_position(name, positions.get_mut(at)?))
     }
 
-    /// Position of the resource of this name (table, chunk, row), if it is the same for all scopes that see its layer.
-    fn shared(&mut self, name: &str) -> Option<(usize, usize, usize)> {
-        let mut tables = self.view.stack.tables.iter().zip(&mut self.positions).enumerate();
-        let (at, table, found) =
-            tables.find_map(|(at, (table, last))| Some((at, table, table.next_position(name, last)?)))?;
-        table.at(found)?.1.shared().map(|_| (at, found.0, found.1))
+    fn find(&mut self, name: &str) -> FoundResource {
+        let version = |version: Option<Version>, row| {
+            version.map_or(FoundResource::Absent, |version| FoundResource::Version(version, row))
+        };
+        match self.resolve(name) {
+            NameResolution::Absent => FoundResource::Absent,
+            NameResolution::Whole(_, WholeResource::Template(_), _) => FoundResource::ByScope,
+            NameResolution::Whole(_, whole, row) => version(whole.version(), row),
+            NameResolution::Assembled(name, layers) => version(self.stack.assembled_version(name, &layers), None),
+        }
     }
-}
-
-/// The names in order, each once.
-fn in_order(mut names: Vec<Text>) -> Arc<[Text]> {
-    // They are some sequences that are in order.
-    names.sort();
-    names.dedup();
-    names.into()
 }
 
 /// Accepts or rejects a name. A new filter is created for each layer, and called in the order of names.
