@@ -50,6 +50,12 @@ impl Libraries {
         pods_are_permitted() && [self.client, self.server].into_iter().all(grpc_app_is_built)
     }
 
+    /// Whether a server may leave a call unanswered that arrives while it is being stopped, until the deadline of the call. gRPC for
+    /// Python does so.
+    pub(crate) fn loses_calls_while_stopping(self) -> bool {
+        self.server == GrpcLibrary::Python
+    }
+
     /// A pod with a gRPC client only.
     pub(crate) fn client(self, name: &'static str) -> Workload {
         Workload::new(name, name, PodRole::Grpc(self.client))
