@@ -13,6 +13,7 @@ mod layer_table;
 mod layers;
 mod response_item;
 mod snapshot;
+mod stack_snapshot;
 mod state;
 mod type_snapshot;
 mod writer;

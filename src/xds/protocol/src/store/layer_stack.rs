@@ -13,7 +13,8 @@ use super::aliases::has_aliases;
 use super::layer_table::LayerTable;
 use super::layers::{LayerId, Layers};
 use super::lock;
-use super::type_snapshot::{StackSnapshot, TypeSnapshot};
+use super::stack_snapshot::StackSnapshot;
+use super::type_snapshot::TypeSnapshot;
 use crate::change_signal::ChangeSignal;
 
 /// One layer of one type: the index of its content, and the stacks that contain it.

@@ -1,5 +1,6 @@
 //! Resources to send.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use sluice_model::Text;
 use sluice_proto::wire::put_field;
 
 use super::entry::LayerEntry;
+use super::layer_table::LayerTable;
 use crate::chunked_map::Chunk;
 use crate::version::{Digest, Version};
 
@@ -122,7 +124,7 @@ impl ResponseItem {
     }
 
     /// Appends ranges of a chunk, or their resources one by one if they are too few of the chunk.
-    pub(super) fn push_ranges(chunk: &Arc<Chunk<LayerEntry>>, ranges: Vec<Range<usize>>, items: &mut Vec<Self>) {
+    fn push_ranges(chunk: &Arc<Chunk<LayerEntry>>, ranges: Vec<Range<usize>>, items: &mut Vec<Self>) {
         let count: usize = ranges.iter().map(ExactSizeIterator::len).sum();
         if count > 1 && count * CHUNK_SHARE_DIVISOR >= chunk.rows().len() {
             items.extend(ranges.into_iter().map(|rows| Self::Range { chunk: chunk.clone(), rows }));
@@ -130,6 +132,39 @@ impl ResponseItem {
         }
         let resources = ranges.into_iter().flat_map(|rows| &chunk.rows()[rows]).filter_map(shared_resource);
         items.extend(resources.map(Self::Single));
+    }
+}
+
+/// Position of a row in a stack: table, chunk, row.
+pub(super) type RowPosition = (usize, usize, usize);
+
+/// Resources that are picked one by one, in order of their names.
+#[derive(Default)]
+pub(super) struct PickedResources {
+    items: Vec<ResponseItem>,
+    /// Ranges of rows, by table and chunk.
+    rows: BTreeMap<(usize, usize), Vec<Range<usize>>>,
+}
+
+impl PickedResources {
+    pub(super) fn add(&mut self, resource: Option<ResolvedResource>) {
+        self.items.extend(resource.map(ResponseItem::Single));
+    }
+
+    pub(super) fn add_row(&mut self, (table, chunk, row): RowPosition) {
+        let ranges = self.rows.entry((table, chunk)).or_default();
+        match ranges.last_mut() {
+            Some(last) if last.end == row => last.end += 1,
+            _ => ranges.push(row..row + 1),
+        }
+    }
+
+    /// In as few items as possible. `tables` are those of the stack.
+    pub(super) fn into_items(mut self, tables: &[Arc<LayerTable>]) -> Vec<ResponseItem> {
+        for ((table, chunk), ranges) in self.rows {
+            ResponseItem::push_ranges(&tables[table].chunks()[chunk], ranges, &mut self.items);
+        }
+        self.items
     }
 }
 

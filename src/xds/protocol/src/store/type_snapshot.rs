@@ -1,186 +1,26 @@
 //! The resources of one type in one scope at one epoch.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::Arc;
 
-use sluice_model::{Layer, ResourceType, Scope, Text};
+use sluice_model::{Layer, Scope, Text};
 
-use super::aliases::{Aliases, ResourceAliases, named, on_node};
+use super::aliases::{ResourceAliases, named, on_node};
 use super::assembly::Assembly;
-use super::entry::{LayerEntry, LayerSegments, WholeResource};
+use super::entry::LayerEntry;
 use super::layer_table::LayerTable;
-use super::lock;
-use super::response_item::{ResolvedResource, ResponseItem, digest_of_rows};
+use super::response_item::{PickedResources, ResolvedResource, ResponseItem, digest_of_rows};
+use super::stack_snapshot::{ChangedName, FoundResource, NameResolution, OrderedLookup, StackSnapshot};
 use crate::chunked_map::Chunk;
 use crate::name_set::NameSet;
 use crate::version::{Digest, Version};
-
-/// Maximum number of changed names that are remembered. There is a [`StackSnapshot`] for each proxy that has a separate
-/// layer.
-const MAX_REMEMBERED_NAMES: usize = 1024;
-/// Maximum number of assembled resources whose versions are remembered.
-const MAX_REMEMBERED_VERSIONS: usize = 1024;
 
 /// The resources of one type in one scope at one epoch. An old snapshot needs memory only for the changes since.
 #[derive(Clone, Debug)]
 pub struct TypeSnapshot {
     scope: Arc<Scope>,
     stack: Arc<StackSnapshot>,
-}
-
-/// The content of the layers of a type, for all scopes that have these layers.
-#[derive(Debug)]
-pub(super) struct StackSnapshot {
-    kind: ResourceType,
-    layers: Arc<[Layer]>,
-    /// Whether a layer has resources that a subscription to all leaves out.
-    has_on_demand: bool,
-    /// The table of each layer, in the order of the layers.
-    pub(super) tables: Box<[Arc<LayerTable>]>,
-    /// The aliases of each layer, for types that have aliases.
-    aliases: Box<[Arc<Aliases>]>,
-    /// The latest result of [`Self::changed_since`]: most streams held the same snapshot before.
-    changed: Mutex<Option<ChangedNames>>,
-    /// Versions of assembled resources by name: all streams with these layers need the same ones. They are computed outside of the
-    /// lock.
-    assembled: Mutex<HashMap<Text, Arc<OnceLock<Option<Version>>>>>,
-}
-
-/// Names that differ from an earlier snapshot.
-type ChangedNames = (Weak<StackSnapshot>, Arc<[ChangedName]>);
-
-/// A name whose resource may differ between an earlier and a later snapshot.
-#[derive(Debug)]
-pub(crate) struct ChangedName {
-    pub(crate) name: Text,
-    /// What both have under the name. All streams with the same two snapshots look it up once, see [`Comparison`].
-    found: OnceLock<[FoundResource; 2]>,
-}
-
-impl ChangedName {
-    /// These names in order, each once.
-    fn all_of(mut names: Vec<Text>) -> Arc<[Self]> {
-        // They are some sequences that are in order.
-        names.sort();
-        names.dedup();
-        names.into_iter().map(|name| Self { name, found: OnceLock::new() }).collect()
-    }
-}
-
-/// What a stack of layers has under a name, for all its scopes.
-#[derive(Clone, Copy, Debug)]
-enum FoundResource {
-    Absent,
-    /// All scopes have this version. If all have a row of a table, this is its position.
-    Version(Version, Option<RowPosition>),
-    /// The version depends on the scope's values of slots.
-    ByScope,
-}
-
-/// Position of a row in a stack: table, chunk, row.
-type RowPosition = (usize, usize, usize);
-
-impl StackSnapshot {
-    pub(super) fn new(
-        kind: ResourceType,
-        layers: Arc<[Layer]>,
-        tables: Box<[Arc<LayerTable>]>,
-        aliases: Box<[Arc<Aliases>]>,
-    ) -> Self {
-        let has_on_demand = layers.iter().any(Layer::is_on_demand);
-        let (changed, assembled) = Default::default();
-        Self { kind, layers, has_on_demand, tables, aliases, changed, assembled }
-    }
-
-    /// The snapshot of a scope without layers of the type.
-    pub(super) fn empty(kind: ResourceType) -> Self {
-        Self::new(kind, Arc::default(), Box::default(), Box::default())
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self.tables.len() == other.tables.len() && self.tables.iter().zip(&other.tables).all(|(a, b)| Arc::ptr_eq(a, b))
-    }
-
-    /// The version of the resource of this name that these layers assemble.
-    fn assembled_version(&self, name: &Text, layers: &[&LayerSegments]) -> Option<Version> {
-        let remembered = {
-            let mut known = lock(&self.assembled);
-            if known.len() >= MAX_REMEMBERED_VERSIONS && !known.contains_key(name) {
-                known.clear();
-            }
-            known.entry(name.clone()).or_default().clone()
-        };
-        *remembered.get_or_init(|| Assembly::new(self.kind, layers).version())
-    }
-
-    /// Names that differ from an earlier snapshot of the same layers, in order.
-    fn changed_since(&self, old: &Arc<Self>) -> Arc<[ChangedName]> {
-        let mut changed = lock(&self.changed);
-        match &*changed {
-            Some((from, names)) if std::ptr::eq(from.as_ptr(), Arc::as_ptr(old)) => names.clone(),
-            _ => {
-                let mut names = Vec::new();
-                self.tables.iter().zip(&old.tables).for_each(|(new, old)| new.differing(old, &mut names));
-                let names = ChangedName::all_of(names);
-                *changed = (names.len() <= MAX_REMEMBERED_NAMES).then(|| (Arc::downgrade(old), names.clone()));
-                names
-            }
-        }
-    }
-
-    fn resolve(&self, name: &str) -> NameResolution<'_> {
-        self.resolve_with(|_, table| table.position(name))
-    }
-
-    /// Visits the layers in order of precedence until the name is resolved, which `position` looks up in the table of a layer.
-    fn resolve_with(
-        &self,
-        mut position: impl FnMut(usize, &LayerTable) -> Option<(usize, usize)>,
-    ) -> NameResolution<'_> {
-        let mut layers: Vec<&LayerSegments> = Vec::new();
-        let mut stored_name: Option<&Text> = None;
-        for (at, table) in self.tables.iter().enumerate() {
-            let Some((chunk, row)) = position(at, table) else { continue };
-            let Some((name, entry)) = table.at((chunk, row)) else { continue };
-            stored_name = stored_name.or(Some(name));
-            if let Some(segments) = &entry.segments {
-                layers.push(segments);
-            }
-            match &entry.whole {
-                None => {}
-                Some(whole) => {
-                    let has_head = layers.iter().any(|layer| layer.rows.get("").is_some());
-                    if has_head || matches!(whole, WholeResource::Hidden) {
-                        break;
-                    }
-                    let row = (layers.is_empty() && entry.shared().is_some()).then_some((at, chunk, row));
-                    return NameResolution::Whole(name, whole, row);
-                }
-            }
-        }
-        match stored_name {
-            Some(name) if !layers.is_empty() => NameResolution::Assembled(name, layers),
-            _ => NameResolution::Absent,
-        }
-    }
-}
-
-/// How a name resolves in the layers of a scope.
-enum NameResolution<'a> {
-    Absent,
-    /// With the position of its row, if that is the same for all scopes.
-    Whole(&'a Text, &'a WholeResource, Option<RowPosition>),
-    Assembled(&'a Text, Vec<&'a LayerSegments>),
-}
-
-impl NameResolution<'_> {
-    fn row(&self) -> Option<RowPosition> {
-        match self {
-            Self::Whole(_, _, row) => *row,
-            Self::Absent | Self::Assembled(..) => None,
-        }
-    }
 }
 
 impl TypeSnapshot {
@@ -228,7 +68,11 @@ impl TypeSnapshot {
     /// The resource with this name, if the scope has one.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<ResolvedResource> {
-        match self.stack.resolve(name) {
+        self.resource(self.stack.resolve(name))
+    }
+
+    fn resource(&self, resolution: NameResolution<'_>) -> Option<ResolvedResource> {
+        match resolution {
             NameResolution::Absent => None,
             NameResolution::Whole(name, whole, _) => {
                 let version = whole.version_for(&self.scope)?;
@@ -359,37 +203,27 @@ impl TypeSnapshot {
     /// The resources of these names, which are in order, if the scope sees them. Many names of one chunk become ranges, so that
     /// a change of thousands of resources is encoded once for all clients.
     pub(crate) fn pick<'a>(&self, names: impl Iterator<Item = &'a Text>) -> Vec<ResponseItem> {
-        let mut ordered = OrderedLookup::new(&self.stack);
-        self.pick_rows(names.map(|name| (name, ordered.resolve(name).row())))
+        let (mut ordered, mut picked) = (OrderedLookup::new(&self.stack), PickedResources::default());
+        for name in names {
+            let resolution = ordered.resolve(name);
+            match resolution.row() {
+                Some(row) => picked.add_row(row),
+                None => picked.add(self.resource(resolution)),
+            }
+        }
+        picked.into_items(&self.stack.tables)
     }
 
     /// [`Self::pick`] of names that changed between an earlier snapshot and this one, and were compared.
     pub(crate) fn pick_changed<'a>(&self, changed: impl Iterator<Item = &'a ChangedName>) -> Vec<ResponseItem> {
-        let row = |[_, after]: &[FoundResource; 2]| match after {
-            FoundResource::Version(_, row) => *row,
-            FoundResource::Absent | FoundResource::ByScope => None,
-        };
-        self.pick_rows(changed.map(|changed| (&changed.name, changed.found.get().and_then(row))))
-    }
-
-    fn pick_rows<'a>(&self, names: impl Iterator<Item = (&'a Text, Option<RowPosition>)>) -> Vec<ResponseItem> {
-        let mut items = Vec::new();
-        let mut picked: BTreeMap<(usize, usize), Vec<Range<usize>>> = BTreeMap::new();
-        for (name, row) in names {
-            let Some((table, chunk, row)) = row else {
-                items.extend(self.find(name).map(ResponseItem::Single));
-                continue;
-            };
-            let ranges = picked.entry((table, chunk)).or_default();
-            match ranges.last_mut() {
-                Some(last) if last.end == row => last.end += 1,
-                _ => ranges.push(row..row + 1),
+        let mut picked = PickedResources::default();
+        for changed in changed {
+            match changed.found.get() {
+                Some([_, FoundResource::Version(_, Some(row))]) => picked.add_row(*row),
+                _ => picked.add(self.find(&changed.name)),
             }
         }
-        for ((table, chunk), ranges) in picked {
-            ResponseItem::push_ranges(&self.stack.tables[table].chunks()[chunk], ranges, &mut items);
-        }
-        items
+        picked.into_items(&self.stack.tables)
     }
 
     /// All resources that the scope sees and the filter accepts, in as few items as possible.
@@ -479,37 +313,6 @@ impl<'v> Comparison<'v> {
         let name = &changed.name;
         let [before, after] = changed.found.get_or_init(|| self.lookups.each_mut().map(|lookup| lookup.find(name)));
         [self.before.version_found(name, *before), self.after.version_found(name, *after)]
-    }
-}
-
-/// Looks up names in order, which takes fewer comparisons than a search for each.
-struct OrderedLookup<'v> {
-    stack: &'v StackSnapshot,
-    /// Of each table, where the last search ended; empty before the first one.
-    positions: Vec<Option<(usize, usize)>>,
-}
-
-impl<'v> OrderedLookup<'v> {
-    fn new(stack: &'v StackSnapshot) -> Self {
-        Self { stack, positions: Vec::new() }
-    }
-
-    fn resolve(&mut self, name: &str) -> NameResolution<'v> {
-        let Self { stack, positions } = self;
-        positions.resize(stack.tables.len(), None);
-        stack.resolve_with(|at, table| table.next_position(name, positions.get_mut(at)?))
-    }
-
-    fn find(&mut self, name: &str) -> FoundResource {
-        let version = |version: Option<Version>, row| {
-            version.map_or(FoundResource::Absent, |version| FoundResource::Version(version, row))
-        };
-        match self.resolve(name) {
-            NameResolution::Absent => FoundResource::Absent,
-            NameResolution::Whole(_, WholeResource::Template(_), _) => FoundResource::ByScope,
-            NameResolution::Whole(_, whole, row) => version(whole.version(), row),
-            NameResolution::Assembled(name, layers) => version(self.stack.assembled_version(name, &layers), None),
-        }
     }
 }
 
