@@ -27,7 +27,7 @@ impl Subscription {
         let mut added: BTreeSet<Text> = if first { view.on_own_node() } else { BTreeSet::new() };
         if let Some(sent) = self.sent.as_ref().filter(|sent| !sent.is_same(view)) {
             let changed = view.changed_since(sent);
-            let changed = changed.iter().map(|change| &change.name);
+            let changed = changed.iter().map(|change| change.name);
             let changed = changed.filter(|name| !self.names.contains(name) && self.is_subscribed_by_alias(view, name));
             // A service and its workloads may have been added at once.
             added.extend(changed.flat_map(|name| view.known_as(name)));

@@ -1,7 +1,6 @@
 //! Decides what to send next.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Instant;
 
 use sluice_model::{ResourceType, Text};
@@ -237,28 +236,28 @@ impl Subscription {
             self.requested.contains(name) || !prefixes.is_empty() && prefix()
         };
         let sent = self.sent.as_ref().filter(|sent| !sent.is_same(view));
-        let changed = sent.map_or_else(|| Arc::from([]), |sent| view.changed_since(sent));
+        let changed = sent.map(|sent| view.changed_since(sent)).unwrap_or_default();
         let mut differing = Vec::new();
         let mut comparison = Comparison::new(sent.unwrap_or(view), view);
-        for change in changed.iter().filter(|change| self.covers(&change.name) && !is_requested(&change.name)) {
-            let name = &change.name;
-            let [sent_version, version] = comparison.versions(change);
+        for change in changed.iter().filter(|change| self.covers(change.name) && !is_requested(change.name)) {
+            let compared = comparison.compare(change);
+            let name = compared.name;
             let before = match self.deferred_removals.get(name) {
                 Some(held) => Some(held.version),
-                None => sent_version.filter(|_| !sent.is_some_and(|sent| self.leaves_out(sent, name))),
+                None => compared.before.filter(|_| !sent.is_some_and(|sent| self.leaves_out(sent, name))),
             };
-            let after = version.filter(|_| !self.leaves_out(view, name));
+            let after = compared.after.filter(|_| !self.leaves_out(view, name));
             if after.is_none() && before.is_some() {
                 out.removed.insert(name.clone());
             } else if after != before {
-                differing.push(change);
+                differing.push(compared);
             }
         }
         out.removed.extend(self.requested.iter().filter(|name| view.version(name).is_none()).cloned());
         if !out.complete {
             out.items.extend(match self.is_on_demand() {
-                true => self.pick(view, differing.into_iter().map(|change| &change.name)),
-                false => view.pick_changed(differing.into_iter()),
+                true => self.pick(view, differing.iter().map(|compared| compared.name)),
+                false => view.pick_compared(&differing),
             });
             out.items.extend(self.pick(view, self.requested.iter()));
         }

@@ -16,6 +16,8 @@ use crate::version::Version;
 /// Maximum number of changed names that are remembered. There is a [`StackSnapshot`] for each proxy that has a separate
 /// layer.
 const MAX_REMEMBERED_NAMES: usize = 1024;
+/// Maximum number of changed names for which it is remembered what the snapshots have.
+const MAX_SHARED_LOOKUPS: usize = 64;
 /// Maximum number of assembled resources whose versions are remembered.
 const MAX_REMEMBERED_VERSIONS: usize = 1024;
 
@@ -31,30 +33,43 @@ pub(super) struct StackSnapshot {
     /// The aliases of each layer, for types that have aliases.
     pub(super) aliases: Box<[Arc<Aliases>]>,
     /// The latest result of [`Self::changed_since`]: most streams held the same snapshot before.
-    changed: Mutex<Option<ChangedNames>>,
+    changed: Mutex<Option<(Weak<Self>, Arc<ChangedNames>)>>,
     /// Versions of assembled resources by name: all streams with these layers need the same ones. They are computed outside of the
     /// lock.
     assembled: Mutex<HashMap<Text, Arc<OnceLock<Option<Version>>>>>,
 }
 
-/// Names that differ from an earlier snapshot.
-type ChangedNames = (Weak<StackSnapshot>, Arc<[ChangedName]>);
-
-/// A name whose resource may differ between an earlier and a later snapshot.
-#[derive(Debug)]
-pub(crate) struct ChangedName {
-    pub(crate) name: Text,
-    /// What both have under the name. All streams with the same two snapshots look it up once, see [`Comparison`](super::type_snapshot::Comparison).
-    pub(super) found: OnceLock<[FoundResource; 2]>,
+/// Names whose resources may differ between an earlier and a later snapshot, in order.
+#[derive(Debug, Default)]
+pub(crate) struct ChangedNames {
+    names: Box<[Text]>,
+    /// What both have under each name, if the names are few: all streams with the same two snapshots look it up once.
+    found: Box<[OnceLock<[FoundResource; 2]>]>,
 }
 
-impl ChangedName {
-    /// These names in order, each once.
-    pub(super) fn all_of(mut names: Vec<Text>) -> Arc<[Self]> {
+/// One of [`ChangedNames`].
+#[derive(Clone, Copy)]
+pub(crate) struct ChangedName<'c> {
+    pub(crate) name: &'c Text,
+    pub(super) found: Option<&'c OnceLock<[FoundResource; 2]>>,
+}
+
+impl ChangedNames {
+    /// These names, in any order and number.
+    pub(super) fn new(mut names: Vec<Text>) -> Self {
         // They are some sequences that are in order.
         names.sort();
         names.dedup();
-        names.into_iter().map(|name| Self { name, found: OnceLock::new() }).collect()
+        let few = if names.len() <= MAX_SHARED_LOOKUPS { names.len() } else { 0 };
+        Self { names: names.into(), found: (0..few).map(|_| OnceLock::new()).collect() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = ChangedName<'_>> {
+        self.names.iter().enumerate().map(|(at, name)| ChangedName { name, found: self.found.get(at) })
     }
 }
 
@@ -101,15 +116,15 @@ impl StackSnapshot {
         *remembered.get_or_init(|| Assembly::new(self.kind, layers).version())
     }
 
-    /// Names that differ from an earlier snapshot of the same layers, in order.
-    pub(super) fn changed_since(&self, old: &Arc<Self>) -> Arc<[ChangedName]> {
+    /// Names that differ from an earlier snapshot of the same layers.
+    pub(super) fn changed_since(&self, old: &Arc<Self>) -> Arc<ChangedNames> {
         let mut changed = lock(&self.changed);
         match &*changed {
             Some((from, names)) if std::ptr::eq(from.as_ptr(), Arc::as_ptr(old)) => names.clone(),
             _ => {
                 let mut names = Vec::new();
                 self.tables.iter().zip(&old.tables).for_each(|(new, old)| new.differing(old, &mut names));
-                let names = ChangedName::all_of(names);
+                let names = Arc::new(ChangedNames::new(names));
                 *changed = (names.len() <= MAX_REMEMBERED_NAMES).then(|| (Arc::downgrade(old), names.clone()));
                 names
             }

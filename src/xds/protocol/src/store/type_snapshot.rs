@@ -10,8 +10,8 @@ use super::aliases::{ResourceAliases, named, on_node};
 use super::assembly::Assembly;
 use super::entry::LayerEntry;
 use super::layer_table::LayerTable;
-use super::response_item::{PickedResources, ResolvedResource, ResponseItem, digest_of_rows};
-use super::stack_snapshot::{ChangedName, FoundResource, NameResolution, OrderedLookup, StackSnapshot};
+use super::response_item::{PickedResources, ResolvedResource, ResponseItem, RowPosition, digest_of_rows};
+use super::stack_snapshot::{ChangedName, ChangedNames, FoundResource, NameResolution, OrderedLookup, StackSnapshot};
 use crate::chunked_map::Chunk;
 use crate::name_set::NameSet;
 use crate::version::{Digest, Version};
@@ -147,12 +147,12 @@ impl TypeSnapshot {
         Arc::ptr_eq(&self.scope, &other.scope)
     }
 
-    /// Names whose resource may differ between an earlier snapshot and this one, in order.
-    pub(crate) fn changed_since(&self, old: &Self) -> Arc<[ChangedName]> {
+    /// Names whose resource may differ between an earlier snapshot and this one.
+    pub(crate) fn changed_since(&self, old: &Self) -> Arc<ChangedNames> {
         if self.is_of_scope(old) {
             return self.stack.changed_since(&old.stack);
         }
-        ChangedName::all_of(self.changed_with_scope(old))
+        Arc::new(ChangedNames::new(self.changed_with_scope(old)))
     }
 
     /// The same for another scope, not in order: layers may be added, removed or reordered.
@@ -214,13 +214,13 @@ impl TypeSnapshot {
         picked.into_items(&self.stack.tables)
     }
 
-    /// [`Self::pick`] of names that changed between an earlier snapshot and this one, and were compared.
-    pub(crate) fn pick_changed<'a>(&self, changed: impl Iterator<Item = &'a ChangedName>) -> Vec<ResponseItem> {
+    /// [`Self::pick`] of names that were compared with an earlier snapshot.
+    pub(crate) fn pick_compared(&self, names: &[ComparedName<'_>]) -> Vec<ResponseItem> {
         let mut picked = PickedResources::default();
-        for changed in changed {
-            match changed.found.get() {
-                Some([_, FoundResource::Version(_, Some(row))]) => picked.add_row(*row),
-                _ => picked.add(self.find(&changed.name)),
+        for compared in names {
+            match compared.row {
+                Some(row) => picked.add_row(row),
+                None => picked.add(self.find(compared.name)),
             }
         }
         picked.into_items(&self.stack.tables)
@@ -309,11 +309,29 @@ impl<'v> Comparison<'v> {
     }
 
     /// The versions in both, as far as their scopes have the resource.
-    pub(crate) fn versions(&mut self, changed: &ChangedName) -> [Option<Version>; 2] {
-        let name = &changed.name;
-        let [before, after] = changed.found.get_or_init(|| self.lookups.each_mut().map(|lookup| lookup.find(name)));
-        [self.before.version_found(name, *before), self.after.version_found(name, *after)]
+    pub(crate) fn compare<'c>(&mut self, changed: ChangedName<'c>) -> ComparedName<'c> {
+        let name = changed.name;
+        let mut find = || self.lookups.each_mut().map(|lookup| lookup.find(name));
+        let [before, after] = match changed.found {
+            Some(found) => *found.get_or_init(find),
+            None => find(),
+        };
+        let row = match after {
+            FoundResource::Version(_, row) => row,
+            FoundResource::Absent | FoundResource::ByScope => None,
+        };
+        let (before, after) = (self.before.version_found(name, before), self.after.version_found(name, after));
+        ComparedName { name, before, after, row }
     }
+}
+
+/// A name with its versions in two snapshots.
+pub(crate) struct ComparedName<'c> {
+    pub(crate) name: &'c Text,
+    pub(crate) before: Option<Version>,
+    pub(crate) after: Option<Version>,
+    /// Its row in the later snapshot, if all scopes with these layers have it.
+    row: Option<RowPosition>,
 }
 
 /// Accepts or rejects a name. A new filter is created for each layer, and called in the order of names.
