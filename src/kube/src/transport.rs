@@ -5,8 +5,8 @@
 //!
 //! - **Heartbeat.** While requests or watches are open, `GET /livez` is sent on a kept connection every second. The API
 //!   server answers it without queueing. If it is not answered in time, and one on a new connection is, then established
-//!   connections are dead: all that have received nothing since are abandoned, and the pool of idle ones is replaced. A
-//!   watch then continues on a new connection. This notices a dead path to the server, for all kinds at once.
+//!   connections are dead: all that have received nothing while it was awaited are abandoned, and the pool of idle ones is
+//!   replaced. A watch then continues on a new connection. This notices a dead path to the server, for all kinds at once.
 //! - **Short watches.** The server ends each watch after [`KubeOptions::watch_timeout`](crate::KubeOptions), and the client
 //!   does shortly later. This notices one dead connection among live ones, as behind a load balancer. A real API server
 //!   sends bookmarks only about once a minute, so silence alone shows nothing; a request that continues a watch does.
@@ -46,6 +46,9 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 const FAILED_HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// Time limit of a heartbeat.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A connection lives if it received data within this time before a heartbeat failed. Earlier data does not show that: the path may
+/// have died while the heartbeat was on its way.
+const RECENT_DATA: Duration = Duration::from_secs(1);
 /// Time for which the connection of the heartbeat stays open without requests.
 const HEARTBEAT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit of connecting to one address.
@@ -210,9 +213,10 @@ struct DeadConnection;
 async fn send(transport: Arc<Transport>, request: Request<Body>) -> Result<Response<CheckedBody>, BoxError> {
     let is_heartbeat = request.extensions().get::<Heartbeat>().is_some();
     let is_watch = is_watch(request.uri());
+    // Before the pool, which is replaced when connections are found dead.
+    let mut dead = transport.dead_since.subscribe();
     let pool = transport.pool(if is_heartbeat { &transport.heartbeat } else { &transport.current });
     let mut open = (!is_heartbeat).then(|| OpenRequest::new(&transport));
-    let mut dead = transport.dead_since.subscribe();
     let response = tokio::select! {
         response = pool(request) => response.map_err(|error| transport.unreachable(error)),
         _ = dead.changed() => Err(transport.unreachable(DeadConnection)),
@@ -313,7 +317,7 @@ async fn keep_checking(client: Client, transport: Arc<Transport>, in_use: Weak<(
             last_answer = Some(Instant::now());
             continue;
         }
-        let since = *unanswered_since.get_or_insert(begun);
+        let since = *unanswered_since.get_or_insert_with(|| begun + begun.elapsed().saturating_sub(RECENT_DATA));
         transport.renew(&transport.heartbeat);
         if !is_answered(&client).await {
             if is_due(0) {
@@ -341,3 +345,6 @@ async fn is_answered(client: &Client) -> bool {
     let answer = tokio::time::timeout(HEARTBEAT_TIMEOUT, client.request_text(request)).await;
     matches!(answer, Ok(Ok(_) | Err(kube::Error::Api(_) | kube::Error::FromUtf8(_))))
 }
+
+#[cfg(test)]
+mod tests;

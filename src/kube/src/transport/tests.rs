@@ -1,0 +1,80 @@
+//! Connections that die while a heartbeat is on its way.
+
+use http_body_util::BodyExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+
+/// Time limit for noticing a dead connection.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// An API server. After [`Self::lost`] is set, connections that are open then lose what arrives.
+#[derive(Default)]
+struct ApiServer {
+    lost: AtomicUsize,
+    accepted: AtomicUsize,
+    /// A heartbeat was answered.
+    answered: Notify,
+    /// A heartbeat was lost.
+    unanswered: Notify,
+}
+
+impl ApiServer {
+    async fn start() -> (Arc<Self>, Client) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");
+        let address = listener.local_addr().expect("an address");
+        let server = Arc::new(Self::default());
+        let serving = server.clone();
+        tokio::spawn(async move {
+            while let Ok((connection, _)) = listener.accept().await {
+                let number = serving.accepted.fetch_add(1, Ordering::SeqCst) + 1;
+                let serving = serving.clone();
+                tokio::spawn(async move { serving.serve(connection, number).await });
+            }
+        });
+        let uri = format!("http://{address}").parse().expect("a URI");
+        (server, client(Config::new(uri)).expect("a client"))
+    }
+
+    /// All connections that are open now die.
+    fn lose_connections(&self) {
+        self.lost.store(self.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+
+    /// Answers heartbeats. A watch receives a byte at the time at which the first heartbeat is lost, and nothing else.
+    async fn serve(&self, mut connection: TcpStream, number: usize) -> std::io::Result<()> {
+        loop {
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                if connection.read_buf(&mut request).await? == 0 {
+                    return Ok(());
+                }
+            }
+            if !request.starts_with(b"GET /livez ") {
+                let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+                connection.write_all(head).await?;
+                self.unanswered.notified().await;
+                connection.write_all(b"1\r\n{\r\n").await?;
+                std::future::pending::<()>().await;
+            }
+            if number <= self.lost.load(Ordering::SeqCst) {
+                self.unanswered.notify_one();
+                std::future::pending::<()>().await;
+            }
+            connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await?;
+            self.answered.notify_one();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_watch_that_received_data_just_before_its_connection_died_is_ended() {
+    let (server, client) = ApiServer::start().await;
+    let request = Request::get("/api/v1/pods?watch=true").body(Body::empty()).expect("a request");
+    let watch = client.send(request).await.expect("a response");
+    server.answered.notified().await;
+    server.lose_connections();
+    let received = tokio::time::timeout(LIMIT, watch.into_body().collect()).await.expect("the watch is ended");
+    assert_eq!(received.expect("no error").to_bytes(), "{");
+}
