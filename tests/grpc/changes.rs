@@ -61,8 +61,7 @@ async fn route_changes_fail_no_call(libraries: Libraries) -> Result<()> {
         }
         Ok(())
     };
-    let outcome = under_load(&[stream], change).await;
-    let ((), calls) = outcome.with_context(|| logs(mesh))?;
+    let ((), calls) = under_load(&[stream], change).await.with_context(|| logs(mesh))?;
     eprintln!("{CHANGES} changes under {calls} calls, and none failed");
     every_resource_is_accepted(mesh).await
 }

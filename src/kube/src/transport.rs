@@ -5,8 +5,9 @@
 //!
 //! - **Heartbeat.** While requests or watches are open, `GET /livez` is sent on a kept connection every second. The API
 //!   server answers it without queueing. If it is not answered in time, and one on a new connection is, then established
-//!   connections are dead: all that have received nothing while it was awaited are abandoned, and the pool of idle ones is
-//!   replaced. A watch then continues on a new connection. This notices a dead path to the server, for all kinds at once.
+//!   connections are dead: all that have received nothing since the last second of that time are abandoned, and the pool of
+//!   idle ones is replaced. A watch then continues on a new connection. This notices a dead path to the server, for all
+//!   kinds at once.
 //! - **Short watches.** The server ends each watch after [`KubeOptions::watch_timeout`](crate::KubeOptions), and the client
 //!   does shortly later. This notices one dead connection among live ones, as behind a load balancer. A real API server
 //!   sends bookmarks only about once a minute, so silence alone shows nothing; a request that continues a watch does.

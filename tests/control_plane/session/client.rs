@@ -75,23 +75,22 @@ pub(crate) struct ScriptedClient {
 
 impl ScriptedClient {
     pub(crate) fn connect(mesh: &SessionFixture, protocol: XdsProtocol) -> Self {
+        Self::connect_as(SIDECAR, mesh, protocol)
+    }
+
+    /// The client of a proxy.
+    pub(crate) fn connect_as(proxy: &str, mesh: &SessionFixture, protocol: XdsProtocol) -> Self {
         let stream = mesh.server.open(protocol, Caller::default()).expect("the store is ready");
         Self {
             protocol,
             stream,
-            node: Some(Node { id: SIDECAR.into(), ..Node::default() }),
+            node: Some(Node { id: proxy.into(), ..Node::default() }),
             wants: BTreeMap::new(),
             holds: BTreeMap::new(),
             nonces: BTreeMap::new(),
             unanswered: VecDeque::new(),
             now: Instant::now(),
         }
-    }
-
-    /// Another proxy.
-    pub(crate) fn connect_as(proxy: &str, mesh: &SessionFixture, protocol: XdsProtocol) -> Self {
-        let node = Node { id: proxy.into(), ..Node::default() };
-        Self { node: Some(node), ..Self::connect(mesh, protocol) }
     }
 
     /// A gRPC library, which names each resource that it wants.

@@ -9,11 +9,13 @@ use super::*;
 /// Time limit for noticing a dead connection.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// An API server. After [`Self::lost`] is set, connections that are open then lose what arrives.
+/// An API server whose connections can die.
 #[derive(Default)]
 struct ApiServer {
-    lost: AtomicUsize,
+    /// Number of accepted connections.
     accepted: AtomicUsize,
+    /// Connections up to this number are dead: what they send is lost.
+    lost: AtomicUsize,
     /// A heartbeat was answered.
     answered: Notify,
     /// A heartbeat was lost.
