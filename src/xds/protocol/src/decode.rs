@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use prost::Message;
-use sluice_proto::google::rpc::Status;
 
 /// Groups in groups that are skipped, as in prost.
 const MAX_GROUP_DEPTH: usize = 100;
@@ -145,9 +144,18 @@ pub(crate) fn merge<M: Message>(into: &mut M, slice: MessageSlice<'_>) -> Result
     into.merge(slice.as_slice()).map_err(|_| DecodeError("a nested message is malformed"))
 }
 
+/// What is read of a `google.rpc.Status`: its details can take many times the bytes that they have in the request.
+#[derive(Message)]
+struct ReadStatus {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
+}
+
 /// Code and message of the `google.rpc.Status` in the slice.
 pub(crate) fn error(slice: MessageSlice<'_>) -> Result<(i32, String), DecodeError> {
-    let mut status = Status::default();
+    let mut status = ReadStatus::default();
     merge(&mut status, slice)?;
     Ok((status.code, status.message))
 }

@@ -3,8 +3,10 @@
 use bytes::{Bytes, BytesMut};
 use sluice_model::{ResourceType, Text};
 
-use crate::decode::{DecodeError, MessageSlice, error, merge};
+use crate::decode::{DecodeError, MessageSlice, error};
+use crate::limits::MAX_NODE_VALUES;
 use crate::name_list::{HeldList, NameList};
+use crate::node::merge_node;
 use crate::request::{Interest, Request};
 use crate::response::Response;
 use crate::store::{LayerEntry, ResponseItem};
@@ -32,12 +34,13 @@ const ALIASES: u8 = 4;
 /// The bytes are not a `DeltaDiscoveryRequest`.
 pub(crate) fn decode(bytes: &Bytes) -> Result<Request, DecodeError> {
     let mut request = Request::default();
+    let mut node_values_left = MAX_NODE_VALUES;
     let (mut subscribe, mut unsubscribe) = (NameList::default(), NameList::default());
     let mut holds = HeldList::default();
     for field in MessageSlice::new(bytes).fields() {
         let (field, value) = field?;
         match field {
-            1 => merge(request.node.get_or_insert_default(), value)?,
+            1 => merge_node(request.node.get_or_insert_default(), &mut node_values_left, value)?,
             2 => request.type_url = value.text()?,
             3 => subscribe.push(value)?,
             4 => unsubscribe.push(value)?,

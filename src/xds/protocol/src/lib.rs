@@ -16,6 +16,7 @@ mod delta;
 mod limits;
 mod name_list;
 mod name_set;
+mod node;
 mod request;
 mod resource_types;
 mod response;

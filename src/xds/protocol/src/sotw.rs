@@ -3,8 +3,10 @@
 use bytes::{Bytes, BytesMut};
 use sluice_model::{ResourceType, Text};
 
-use crate::decode::{DecodeError, MessageSlice, error, merge};
+use crate::decode::{DecodeError, MessageSlice, error};
+use crate::limits::MAX_NODE_VALUES;
 use crate::name_list::NameList;
+use crate::node::merge_node;
 use crate::request::{Interest, Request};
 use crate::response::Response;
 use crate::store::{LayerEntry, ResponseItem};
@@ -25,11 +27,12 @@ const NONCE: u8 = 5;
 /// The bytes are not a `DiscoveryRequest`.
 pub(crate) fn decode(bytes: &Bytes) -> Result<Request, DecodeError> {
     let mut request = Request::default();
+    let mut node_values_left = MAX_NODE_VALUES;
     let mut names = NameList::default();
     for field in MessageSlice::new(bytes).fields() {
         let (field, value) = field?;
         match field {
-            2 => merge(request.node.get_or_insert_default(), value)?,
+            2 => merge_node(request.node.get_or_insert_default(), &mut node_values_left, value)?,
             3 => names.push(value)?,
             4 => request.type_url = value.text()?,
             5 => request.nonce = value.text()?,
