@@ -16,4 +16,4 @@ pub use limits::{ListenLimits, PortOptions};
 pub use listener::{AcceptedConnection, Listener};
 pub use metrics::ListenMetrics;
 pub use periodic_log::PeriodicLog;
-pub use slots::{ConnectionEnd, ConnectionSlot};
+pub use slots::{ConnectionEnd, ConnectionSlot, network_of};

@@ -15,6 +15,15 @@ use crate::{ListenLimits, PeriodicLog, PortOptions};
 /// Number of bits of an IPv6 address that identify a network: one client usually has a whole network.
 const V6_NETWORK_BITS: u32 = 64;
 
+/// The address for which a client is counted: its own, or its network with IPv6.
+#[must_use]
+pub fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> V6_NETWORK_BITS << V6_NETWORK_BITS).into(),
+        v4 => v4,
+    }
+}
+
 /// Why a limit closes a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConnectionEnd {
@@ -128,10 +137,7 @@ impl Slots {
         if self.port.unlimited_addresses.iter().any(|range| range.contains(&address)) {
             return None;
         }
-        Some(match address {
-            IpAddr::V4(_) => address,
-            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> V6_NETWORK_BITS << V6_NETWORK_BITS).into(),
-        })
+        Some(network_of(address))
     }
 
     /// Adds a connection. `None` if a limit forbids it.

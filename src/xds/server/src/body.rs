@@ -104,14 +104,22 @@ impl AdsBody {
         self.first_request.as_mut().is_some_and(|(deadline, _)| deadline.as_mut().poll(cx).is_ready())
     }
 
-    /// Lifts the limits of the first request once the proxy is identified.
-    fn lift_first_limits(&mut self) {
+    /// Lifts the limits of the first request once the proxy is identified. Returns the status with which the stream ends, if its
+    /// caller has too many streams that are not of proxies.
+    fn lift_first_limits(&mut self) -> Result<(), Status> {
         if self.stream.is_identified()
             && let Some((_, max_request_bytes)) = self.first_request.take()
         {
             self.requests.set_max_bytes(max_request_bytes);
             self.counted.identified();
+            if self.stream.proxy().is_none() && !self.counted.add_other() {
+                self.stream.server().metrics().refused("caller");
+                return Err(Status::resource_exhausted(
+                    "too many streams of this caller for debug pages and configuration",
+                ));
+            }
         }
+        Ok(())
     }
 
     /// The next frame of the response that is being sent.
@@ -146,8 +154,10 @@ impl AdsBody {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Ok(None)) => return Err(Status::ok("")),
                 Poll::Ready(Err(status)) => {
-                    if !matches!(status.code(), tonic::Code::Cancelled | tonic::Code::Unavailable) {
-                        self.stream.failed(&status);
+                    match status.code() {
+                        tonic::Code::Cancelled | tonic::Code::Unavailable => {}
+                        tonic::Code::DeadlineExceeded => self.stream.server().metrics().refused("slow_request"),
+                        _ => self.stream.failed(&status),
                     }
                     return Err(status);
                 }
@@ -160,7 +170,7 @@ impl AdsBody {
                         status
                     })?;
                     self.stream.request(request, Instant::now()).map_err(status_of)?;
-                    self.lift_first_limits();
+                    self.lift_first_limits()?;
                 }
             }
         }
@@ -277,14 +287,7 @@ impl http_body::Body for AdsBody {
             }
         }
         match std::mem::replace(&mut self.end, StreamEnd::Done) {
-            StreamEnd::Due(status) => {
-                let mut trailers = http::HeaderMap::new();
-                // If the message cannot be encoded, the code alone is sent.
-                if status.add_header(&mut trailers).is_err() {
-                    trailers.insert("grpc-status", http::HeaderValue::from(i32::from(status.code())));
-                }
-                Poll::Ready(Some(Ok(Frame::trailers(trailers))))
-            }
+            StreamEnd::Due(status) => Poll::Ready(Some(Ok(trailers(&status)))),
             StreamEnd::Open | StreamEnd::Done => Poll::Ready(None),
         }
     }
@@ -324,6 +327,16 @@ impl http_body::Body for ResponseBody {
             Self::Other { body, .. } => body.is_end_stream(),
         }
     }
+}
+
+/// The last frame of a body, with its status.
+pub(crate) fn trailers<D>(status: &Status) -> Frame<D> {
+    let mut trailers = http::HeaderMap::new();
+    // If the message cannot be encoded, the code alone is sent.
+    if status.add_header(&mut trailers).is_err() {
+        trailers.insert("grpc-status", http::HeaderValue::from(i32::from(status.code())));
+    }
+    Frame::trailers(trailers)
 }
 
 /// The gRPC status of an error.

@@ -7,25 +7,36 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use sluice_auth::Caller;
+use sluice_listen::network_of;
 use sluice_model::Identity;
 use sluice_xds_protocol::NameBudget;
+
+use crate::partial_request::PartialRequests;
 
 /// Maximum numbers of streams, and of what they keep.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct StreamLimits {
-    /// Of one caller: an identity, or the address of an anonymous caller.
+    /// Of one caller: an identity, or the address of an anonymous caller (IPv6: the /64 network).
     pub of_caller: usize,
     /// Of one caller without a request that identifies the proxy.
     pub unidentified_of_caller: usize,
     /// Of all callers together without such a request.
     pub unidentified: usize,
+    /// Of one caller, for debug pages and configuration: each keeps what its first request says about a proxy.
+    pub others_of_caller: usize,
     /// Memory of the resource names that the streams of one caller subscribe to, in bytes. Equal sets of names count once.
     pub name_bytes_of_caller: usize,
 }
 
 impl Default for StreamLimits {
     fn default() -> Self {
-        Self { of_caller: 20_000, unidentified_of_caller: 1024, unidentified: 4096, name_bytes_of_caller: 256 << 20 }
+        Self {
+            of_caller: 20_000,
+            unidentified_of_caller: 1024,
+            unidentified: 4096,
+            others_of_caller: 256,
+            name_bytes_of_caller: 256 << 20,
+        }
     }
 }
 
@@ -40,7 +51,10 @@ enum CallerKey {
 struct StreamCounts {
     all: usize,
     unidentified: usize,
+    /// Streams that are not of proxies.
+    others: usize,
     names: Arc<NameBudget>,
+    partial_requests: PartialRequests,
 }
 
 /// The open streams of all callers.
@@ -57,7 +71,9 @@ pub(crate) struct CountedStream {
     streams: Arc<CallerStreams>,
     key: CallerKey,
     is_identified: bool,
+    is_other: bool,
     names: Arc<NameBudget>,
+    partial_requests: PartialRequests,
 }
 
 impl CallerStreams {
@@ -69,7 +85,7 @@ impl CallerStreams {
     pub(crate) fn add(self: &Arc<Self>, caller: &Caller) -> Option<CountedStream> {
         let key = match caller.identities.first() {
             Some(identity) => CallerKey::Identity(identity.clone()),
-            None => CallerKey::Address(caller.peer.map(|peer| peer.ip().to_canonical())),
+            None => CallerKey::Address(caller.peer.map(|peer| network_of(peer.ip()))),
         };
         if self.unidentified.load(Ordering::Relaxed) >= self.limits.unidentified {
             return None;
@@ -77,6 +93,8 @@ impl CallerStreams {
         let mut counts = self.callers.entry(key.clone()).or_insert_with(|| StreamCounts {
             all: 0,
             unidentified: 0,
+            others: 0,
+            partial_requests: PartialRequests::default(),
             names: NameBudget::new(self.limits.name_bytes_of_caller),
         });
         if counts.all >= self.limits.of_caller || counts.unidentified >= self.limits.unidentified_of_caller {
@@ -84,10 +102,11 @@ impl CallerStreams {
         }
         counts.all += 1;
         counts.unidentified += 1;
-        let names = counts.names.clone();
+        let (names, partial_requests) = (counts.names.clone(), counts.partial_requests.clone());
         drop(counts);
         self.unidentified.fetch_add(1, Ordering::Relaxed);
-        Some(CountedStream { streams: self.clone(), key, is_identified: false, names })
+        let streams = self.clone();
+        Some(CountedStream { streams, key, is_identified: false, is_other: false, names, partial_requests })
     }
 }
 
@@ -95,6 +114,22 @@ impl CountedStream {
     /// The budget for the resource names of all streams of the caller.
     pub(crate) fn names(&self) -> &Arc<NameBudget> {
         &self.names
+    }
+
+    /// The room for requests of all streams of the caller that have been received in part.
+    pub(crate) fn partial_requests(&self) -> &PartialRequests {
+        &self.partial_requests
+    }
+
+    /// The stream is not one of a proxy. Returns whether the caller may have it.
+    pub(crate) fn add_other(&mut self) -> bool {
+        let limit = self.streams.limits.others_of_caller;
+        let Some(mut counts) = self.streams.callers.get_mut(&self.key) else { return true };
+        if !self.is_other && counts.others >= limit {
+            return false;
+        }
+        counts.others += usize::from(!std::mem::replace(&mut self.is_other, true));
+        true
     }
 
     /// The first request of the stream has identified the proxy.
@@ -114,6 +149,7 @@ impl Drop for CountedStream {
         self.identified();
         if let Entry::Occupied(mut entry) = self.streams.callers.entry(self.key.clone()) {
             entry.get_mut().all -= 1;
+            entry.get_mut().others -= usize::from(self.is_other);
             if entry.get().all == 0 {
                 entry.remove();
             }
@@ -151,6 +187,25 @@ mod tests {
         drop(first);
         drop(others);
         assert!(streams.add(&cart).is_some(), "a stream of the identity has ended");
+    }
+
+    #[test]
+    fn an_ipv6_network_is_one_caller() {
+        let streams = CallerStreams::new(StreamLimits { of_caller: 2, ..StreamLimits::default() });
+        let _two =
+            ["2001:db8::1", "2001:db8::2"].map(|address| streams.add(&caller("", address)).expect("below the limit"));
+        assert!(streams.add(&caller("", "2001:db8::ffff:3")).is_none(), "of the same /64 network");
+        assert!(streams.add(&caller("", "2001:db8:0:1::1")).is_some(), "of another network");
+    }
+
+    #[test]
+    fn streams_that_are_not_of_proxies_are_limited() {
+        let streams = CallerStreams::new(StreamLimits { others_of_caller: 1, ..StreamLimits::default() });
+        let add = || streams.add(&caller("cart", "10.0.0.1")).expect("below the limits");
+        let [mut first, mut second] = [add(), add()];
+        assert!(first.add_other() && first.add_other() && !second.add_other());
+        drop(first);
+        assert!(second.add_other(), "the other stream has ended");
     }
 
     #[test]

@@ -85,14 +85,14 @@ impl DebugRequests {
         pages: Option<&Arc<dyn DebugPages>>,
         identity: Option<&Identity>,
     ) -> Result<(), StreamError> {
-        // istioctl sends a nonce of its own with its first request; a nonce of this stream acknowledges a response.
-        if self.has_sent(&request.nonce) || request.error.is_some() {
-            return Ok(());
-        }
         let unauthenticated = || StreamError::Unauthenticated("authentication required".to_owned());
         let identity = identity.ok_or_else(unauthenticated)?;
         let pages = pages.ok_or_else(|| StreamError::Unavailable("debug pages are not served".to_owned()))?;
         let viewer = pages.viewer(identity).ok_or_else(unauthenticated)?;
+        // istioctl sends a nonce of its own with its first request; a nonce of this stream acknowledges a response.
+        if self.has_sent(&request.nonce) || request.error.is_some() {
+            return Ok(());
+        }
         if self.pending.len() == MAX_PENDING_DEBUG_REQUESTS {
             return Err(StreamError::Exhausted(format!(
                 "more than {MAX_PENDING_DEBUG_REQUESTS} debug requests at a time"

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use dashmap::{DashMap, DashSet};
+use dashmap::DashMap;
 use rand::Rng as _;
 use sluice_auth::Caller;
 use sluice_model::{Identity, Proxy, ProxyKey};
@@ -29,6 +29,8 @@ use crate::workload_observer::{StreamRefusal, WorkloadObserver};
 
 /// Maximum number of proxies that are recorded as warming. Further ones take longer to warm.
 const MAX_WARMING_PROXIES: usize = 10_000;
+/// Time for which a proxy that has not reconnected is recorded as warming.
+const WARMING_LINGER: Duration = Duration::from_secs(600);
 
 /// All ADS streams over one store.
 pub struct DiscoveryServer {
@@ -46,8 +48,8 @@ pub struct DiscoveryServer {
     nonce_offset: u64,
     /// The identified streams, by number.
     connections: DashMap<u64, Arc<Connection>>,
-    /// Proxies whose last stream ended while their clusters were warming.
-    warming: DashSet<ProxyKey>,
+    /// Proxies whose last stream ended while their clusters were warming, and when it ended.
+    warming: DashMap<ProxyKey, Instant>,
     /// Answers requests for debug pages.
     debug_pages: OnceLock<Arc<dyn DebugPages>>,
     /// Configuration for other control planes.
@@ -100,7 +102,7 @@ impl DiscoveryServer {
             streams: AtomicU64::new(0),
             nonce_offset: random.random(),
             connections: DashMap::new(),
-            warming: DashSet::new(),
+            warming: DashMap::new(),
             debug_pages: OnceLock::new(),
             configuration: OnceLock::new(),
             workloads: OnceLock::new(),
@@ -174,9 +176,11 @@ impl DiscoveryServer {
         self.workloads.get()
     }
 
-    /// Removes proxies whose last stream ended more than `PROXY_LINGER` ago. Call it at an interval.
+    /// Removes proxies whose last stream ended more than `PROXY_LINGER` ago, and what is recorded of those that ended long ago. Call it
+    /// at an interval.
     pub fn remove_expired_proxies(&self, now: Instant) {
         self.proxies.remove_expired(now);
+        self.warming.retain(|_, ended| now.saturating_duration_since(*ended) < WARMING_LINGER);
     }
 
     /// Removes expired proxies until the server drains.
@@ -211,15 +215,26 @@ impl DiscoveryServer {
 
     /// The proxy that the first request of a stream describes, with its verified identity.
     pub(crate) fn identify(&self, caller: &Caller, request: &Request) -> Result<Proxy, StreamError> {
-        let node = request.node.as_ref().filter(|node| !node.id.is_empty());
-        let node = node.ok_or_else(|| StreamError::Invalid("missing node information".into()))?;
-        if node.id.len() > MAX_RESOURCE_NAME_BYTES {
-            return Err(StreamError::Invalid(format!("the node id is longer than {MAX_RESOURCE_NAME_BYTES} bytes")));
-        }
-        let mut proxy = self.proxies.parse(node).map_err(|error| StreamError::Invalid(error.to_string()))?;
+        let mut proxy = self.parse(request).map_err(|reason| {
+            self.metrics.refused("node");
+            tracing::warn!(
+                target: "ads", peer = %caller.address(), authenticator = caller.authenticator, "refused a stream: {reason}"
+            );
+            StreamError::Invalid(reason)
+        })?;
         proxy.identity = self.verified_identity(caller, &proxy)?;
         proxy.proven_cluster = caller.cluster.clone();
         Ok(proxy)
+    }
+
+    /// The proxy that a request describes, or why there is none.
+    fn parse(&self, request: &Request) -> Result<Proxy, String> {
+        let node = request.node.as_ref().filter(|node| !node.id.is_empty());
+        let node = node.ok_or_else(|| "missing node information".to_owned())?;
+        if node.id.len() > MAX_RESOURCE_NAME_BYTES {
+            return Err(format!("the node id is longer than {MAX_RESOURCE_NAME_BYTES} bytes"));
+        }
+        self.proxies.parse(node).map_err(|error| error.to_string())
     }
 
     /// The identity of the caller that matches the proxy.
@@ -308,7 +323,7 @@ impl DiscoveryServer {
         self.store.unwatch_proxy(&connection.key, connection.id);
         self.connections.remove(&connection.id);
         if connection.session().is_warming() && self.warming.len() < MAX_WARMING_PROXIES {
-            self.warming.insert(connection.key.clone());
+            self.warming.insert(connection.key.clone(), now);
         }
         self.proxies.remove_stream(&connection.key, connection.id, now);
         if let Some(workloads) = self.workloads() {

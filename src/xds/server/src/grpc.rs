@@ -340,7 +340,8 @@ impl AdsService {
             if caller.authenticator.is_some() { self.max_request_bytes } else { self.max_anonymous_request_bytes };
         let stream = self.server.open(protocol, caller).map_err(status_of)?.within(counted.names().clone());
         let turn = RequestTurn::new(self.server.request_turns());
-        let requests = GrpcMessages::new(request.into_body(), max_bytes, turn);
+        let partial_limits = (counted.partial_requests().clone(), guard.connection().first_request_timeout());
+        let requests = GrpcMessages::new(request.into_body(), max_bytes, turn, partial_limits);
         Ok(AdsBody::new(stream, protocol, requests, self.max_request_bytes, guard, counted))
     }
 }

@@ -2,13 +2,18 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use sluice_xds_protocol::wire::GRPC_PREFIX_BYTES;
 use tonic::Status;
 
+use crate::partial_request::{PartialRequest, PartialRequests};
 use crate::request_turns::{RequestTurn, RequestTurns};
+
+/// Time limit for a message that no stream of a server reads.
+const UNLIMITED: Duration = Duration::MAX;
 
 /// Splits a request body into its messages. A message that arrives in one frame shares the frame's bytes. The parts of
 /// other messages are copied into one buffer.
@@ -21,18 +26,30 @@ pub struct GrpcMessages<B> {
     max_bytes: usize,
     ended: bool,
     turn: RequestTurn,
+    /// The message whose rest has not been received.
+    partial: Option<Box<PartialRequest>>,
+    /// The room for such messages of all streams of the caller, and the time that a client may take to send the rest.
+    partial_limits: (PartialRequests, Duration),
 }
 
 impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> GrpcMessages<B> {
-    /// Reads messages of at most this size, large ones in turns.
-    pub(crate) fn new(body: B, max_bytes: usize, turn: RequestTurn) -> Self {
-        Self { body, frame: Bytes::new(), parts: BytesMut::new(), max_bytes, ended: false, turn }
+    /// Reads messages of at most this size, large ones in turns. The messages that the streams of a caller have sent in part have
+    /// room together, and the rest has to arrive in time.
+    pub(crate) fn new(
+        body: B,
+        max_bytes: usize,
+        turn: RequestTurn,
+        partial_limits: (PartialRequests, Duration),
+    ) -> Self {
+        let (frame, parts) = (Bytes::new(), BytesMut::new());
+        Self { body, frame, parts, max_bytes, ended: false, turn, partial: None, partial_limits }
     }
 
     /// Reads messages of at most this size, in turns that no other stream shares.
     #[must_use]
     pub fn of_body(body: B, max_bytes: usize) -> Self {
-        Self::new(body, max_bytes, RequestTurn::new(&RequestTurns::default()))
+        let turn = RequestTurn::new(&RequestTurns::default());
+        Self::new(body, max_bytes, turn, (PartialRequests::default(), UNLIMITED))
     }
 
     /// The turn of the stream.
@@ -48,15 +65,28 @@ impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> GrpcMessages<B
     /// The next message; `None` at the end of the body.
     ///
     /// # Errors
-    /// A message is too large, compressed or incomplete, or the body cannot be read.
+    /// A message is too large, compressed or incomplete, its rest does not arrive in time, or the body cannot be read.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         loop {
             let begun = if self.parts.is_empty() { &self.frame[..] } else { &self.parts[..] };
-            if let Some(size) = self.size_of(begun)? {
+            let size = self.size_of(begun)?;
+            let is_complete = self.parts.is_empty() && size.is_some_and(|size| size <= self.frame.len());
+            if !is_complete && !begun.is_empty() {
+                let (of_caller, timeout) = &self.partial_limits;
+                let partial = self.partial.get_or_insert_with(|| PartialRequest::new(of_caller, *timeout).into());
+                if let Some(size) = size {
+                    ready!(partial.poll_room(size, cx));
+                }
+            }
+            if let Some(size) = size {
                 ready!(self.turn.poll_ready(size, cx));
+            }
+            if self.partial.as_mut().is_some_and(|partial| partial.is_late(cx)) {
+                return Poll::Ready(Err(Status::deadline_exceeded("the rest of a request has not arrived in time")));
             }
             if let Some(message) = self.take_message()? {
                 self.turn.finish_request();
+                self.partial = None;
                 return Poll::Ready(Ok(Some(message)));
             }
             if self.ended {

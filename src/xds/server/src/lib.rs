@@ -22,6 +22,7 @@ mod grpc;
 mod grpc_messages;
 mod metrics;
 mod named_resources;
+mod partial_request;
 mod proxy_limits;
 mod proxy_registry;
 mod rate_limit;

@@ -77,6 +77,15 @@ impl RegisteredProxy {
     }
 }
 
+impl RegisteredProxy {
+    /// Whether another description of the proxy may take its key. The resources that were derived for an identity in a cluster stay
+    /// there until the next epoch, so that they must not be those of another.
+    fn is_free_for(&self, other: &Proxy) -> bool {
+        let known = &self.proxy;
+        self.streams.is_empty() && (&known.identity, &known.proven_cluster) == (&other.identity, &other.proven_cluster)
+    }
+}
+
 impl ProxyRegistry {
     pub(crate) fn new(input: Arc<dyn ProxyInput>, limits: ProxyLimits) -> Self {
         Self { input, proxies: DashMap::new(), usage: ProxyUsage::new(limits) }
@@ -106,7 +115,7 @@ impl ProxyRegistry {
                     known.disconnected = None;
                     break;
                 }
-                Entry::Occupied(mut entry) if entry.get().streams.is_empty() => {
+                Entry::Occupied(mut entry) if entry.get().is_free_for(proxy) => {
                     let known = entry.get();
                     self.usage.add(&owner, profile, Some((&known.owner, known.profile)))?;
                     entry.insert(RegisteredProxy::with_stream(proxy, owner, profile, stream));

@@ -2,17 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::extract::Request;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http_body::Frame;
 use prost::Message as _;
 use prost_reflect::FileDescriptor;
 use prost_types::FileDescriptorSet;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::service::Routes;
 use tower::Service;
+
+use crate::body::trailers;
 
 /// The proto file of ADS.
 pub(crate) const ADS_PROTO: &str = "envoy/service/discovery/v3/ads.proto";
@@ -21,18 +30,27 @@ pub(crate) const ADS_PROTO: &str = "envoy/service/discovery/v3/ads.proto";
 pub(crate) const REFLECTION_PATHS: [&str; 2] =
     ["/grpc.reflection.v1.ServerReflection/{method}", "/grpc.reflection.v1alpha.ServerReflection/{method}"];
 
+/// Maximum size of a request for reflection in bytes: it has the name of a symbol or a file.
+const MAX_REQUEST_BYTES: usize = 16 << 10;
+/// Maximum number of streams for reflection at a time. Anyone may open them.
+const MAX_STREAMS: usize = 64;
+/// Time limit of a stream.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The reflection service. It is built on first use, because descriptors need megabytes of memory and most servers never use
 /// them.
 #[derive(Clone)]
 pub(crate) struct ReflectionService {
     files: Arc<[&'static str]>,
     routes: Arc<OnceLock<Routes>>,
+    streams: Arc<Semaphore>,
 }
 
 impl ReflectionService {
     /// Serves the descriptors of these files.
     pub(crate) fn of(files: impl IntoIterator<Item = &'static str>) -> Self {
-        Self { files: files.into_iter().collect(), routes: Arc::default() }
+        let streams = Arc::new(Semaphore::new(MAX_STREAMS));
+        Self { files: files.into_iter().collect(), routes: Arc::default(), streams }
     }
 
     fn routes(&self) -> &Routes {
@@ -51,14 +69,45 @@ impl ReflectionService {
 impl Service<Request> for ReflectionService {
     type Response = http::Response<Body>;
     type Error = Infallible;
-    type Future = <Routes as Service<Request>>::Future;
+    type Future = BoxFuture<'static, Result<http::Response<Body>, Infallible>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        self.routes().clone().call(request)
+        let Ok(permit) = self.streams.clone().try_acquire_owned() else {
+            let refused = Status::resource_exhausted("too many streams for reflection, try again later");
+            return Box::pin(std::future::ready(Ok(refused.into_http())));
+        };
+        let deadline = Box::pin(tokio::time::sleep(STREAM_TIMEOUT));
+        let responding = self.routes().clone().call(request);
+        Box::pin(async move {
+            let response = responding.await?;
+            Ok(response.map(|body| Body::new(LimitedBody { body, deadline: Some(deadline), _permit: permit })))
+        })
+    }
+}
+
+/// The body of a response that ends in time.
+struct LimitedBody {
+    body: Body,
+    /// `None` once the body has ended because of it.
+    deadline: Option<Pin<Box<Sleep>>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl http_body::Body for LimitedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Some(deadline) = &mut self.deadline else { return Poll::Ready(None) };
+        if deadline.as_mut().poll(cx).is_pending() {
+            return Pin::new(&mut self.body).poll_frame(cx);
+        }
+        self.deadline = None;
+        Poll::Ready(Some(Ok(trailers(&Status::deadline_exceeded("the stream for reflection is open for too long")))))
     }
 }
 
@@ -77,7 +126,9 @@ fn build(files: &[&str]) -> Result<Routes, ReflectionError> {
     let descriptors = descriptors(files)?;
     let builder = || tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(&descriptors);
     let v1 = builder().build_v1().map_err(ReflectionError::V1)?;
-    Ok(Routes::new(v1).add_service(builder().build_v1alpha().map_err(ReflectionError::V1Alpha)?))
+    let v1alpha = builder().build_v1alpha().map_err(ReflectionError::V1Alpha)?;
+    Ok(Routes::new(v1.max_decoding_message_size(MAX_REQUEST_BYTES))
+        .add_service(v1alpha.max_decoding_message_size(MAX_REQUEST_BYTES)))
 }
 
 /// The encoded `FileDescriptorSet` of files and their dependencies, without the thousand other files of Envoy.

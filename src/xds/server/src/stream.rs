@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sluice_auth::Caller;
-use sluice_model::{Identity, ProxyKey, ResourceType};
-use sluice_proto::envoy::config::core::v3::Node;
+use sluice_model::{Identity, Proxy, ProxyKey, ResourceType};
 use sluice_xds_protocol::wire::{GRPC_PREFIX_BYTES, ResponseBuffer};
 use sluice_xds_protocol::{
     ChangeTimes, HEALTH_TYPE, NameBudget, ProxyScope, Request, RequestOutcome, ResourceTypeSet, Response,
@@ -53,18 +52,12 @@ pub struct AdsStream {
     is_large: bool,
     debug_requests: DebugRequests,
     configuration_requests: ConfigurationRequests,
-    /// The node of the first request, and the identity of its caller, if this request was not one of a proxy.
-    other_client: Option<OtherClient>,
+    /// The proxy that the first request describes, if this request was for debug pages or configuration. The client becomes this
+    /// proxy with its first other request.
+    other_client: Option<Box<Proxy>>,
     /// The metadata of the client's node selects the generator of configuration.
     selects_configuration: bool,
     configuration: ConfigurationState,
-}
-
-/// A client whose first request is for debug pages or configuration. It becomes a proxy with its first other request.
-struct OtherClient {
-    node: Option<Node>,
-    /// `None` if the caller is anonymous.
-    identity: Option<Identity>,
 }
 
 /// Whether a client has its configuration.
@@ -140,11 +133,7 @@ impl AdsStream {
     ///
     /// # Errors
     /// The stream must end, with this status.
-    pub fn request(&mut self, mut request: Request, now: Instant) -> Result<(), StreamError> {
-        if request.node.is_none() && self.connection.is_none() {
-            // Only the first request of a stream has the node.
-            request.node = self.other_client.as_ref().and_then(|client| client.node.clone());
-        }
+    pub fn request(&mut self, request: Request, now: Instant) -> Result<(), StreamError> {
         self.selects_configuration |= request.node.as_ref().is_some_and(configuration::selects_configuration);
         if debug::is_debug(&request.type_url) {
             return self.request_debug_page(request);
@@ -159,7 +148,11 @@ impl AdsStream {
                 if request.type_url == HEALTH_TYPE {
                     return Ok(());
                 }
-                let mut proxy = self.server.identify(&self.caller, &request)?;
+                let mut proxy = match self.other_client.take() {
+                    // Only the first request of a stream has the node.
+                    Some(proxy) if request.node.is_none() => *proxy,
+                    _ => self.server.identify(&self.caller, &request)?,
+                };
                 // Envoy accepts VHDS over delta streams only, and rejects route tables with VHDS otherwise.
                 proxy.virtual_hosts &= self.protocol == XdsProtocol::Delta;
                 // State of the world has no subscription to all clusters and to single ones besides.
@@ -238,12 +231,11 @@ impl AdsStream {
         if let Some(connection) = &self.connection {
             return Ok(connection.proxy.identity.clone());
         }
-        if let Some(client) = &self.other_client {
-            return Ok(client.identity.clone());
-        }
-        let identity = self.server.identify(&self.caller, request)?.identity;
-        self.other_client = Some(OtherClient { node: request.node.clone(), identity: identity.clone() });
-        Ok(identity)
+        let proxy = match self.other_client.take() {
+            Some(proxy) => proxy,
+            None => Box::new(self.server.identify(&self.caller, request)?),
+        };
+        Ok(self.other_client.insert(proxy).identity.clone())
     }
 
     /// The next response to a request for a debug page or for configuration, if there is one.
