@@ -116,6 +116,27 @@ fn a_rule_touches_the_clusters_of_its_service() {
 }
 
 #[test]
+fn a_short_name_takes_precedence_over_a_host_that_is_the_same() {
+    let entry = |namespace: &str, spec: &str| {
+        format!(
+            "{{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {{name: same, namespace: {namespace}}}, \
+             spec: {{hosts: [signal], resolution: DNS, ports: [{{name: grpc, number: 70, protocol: GRPC}}], {spec}}}}}"
+        )
+    };
+    let mut mesh = test_mesh();
+    let in_rail = |mesh: &mut TestGraph| {
+        let mut lines = mesh.grpc_changes();
+        lines.retain(|line| line.ends_with("namespace signal:70"));
+        lines
+    };
+    mesh.apply(&entry("yard", "exportTo: ['*']"));
+    mesh.apply(&entry("rail", "exportTo: ['.'], addresses: [10.0.0.9]"));
+    assert_eq!(in_rail(&mut mesh), [String::new(); 0]);
+    mesh.delete(Kind::Service, "rail", "signal");
+    assert_eq!(in_rail(&mut mesh), ["~listeners/grpc-clients namespace signal:70"]);
+}
+
+#[test]
 fn a_virtual_service_touches_the_route_tables_of_its_hosts() {
     let mut mesh = test_mesh();
     let spec = format!("{{hosts: [{SIGNAL}], http: [{{timeout: 3s, route: [{{destination: {{host: {SIGNAL}}}}}]}}]}}");

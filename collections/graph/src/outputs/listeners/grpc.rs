@@ -42,6 +42,17 @@ fn server_view(workload: &WorkloadName, address: Option<&Text>) -> View {
     }
 }
 
+/// Why a name is one of a service. If it is one of several services, the first reason applies, as when a pod resolves the name.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+enum NameUse {
+    /// The name is a short one of the host.
+    Short,
+    /// The name is the host.
+    Host,
+    /// The host that is the name does not exist in this view.
+    Hidden,
+}
+
 /// Listeners of services for gRPC clients.
 /// Key: layer and name, one resource for each name of the service that a client may use. From: `hosts`, `services`,
 /// `listener_settings`.
@@ -56,7 +67,7 @@ pub(super) fn derive_clients<'s>(
     let profiles = settings.flat_map("grpc_client_settings", |profile, settings| {
         settings.profile.grpc.then(|| (profile.clone(), settings.clone()))
     });
-    inputs.hosts.derive_many("listeners/grpc-clients", |deps| {
+    let of_hosts = inputs.hosts.derive_many("listeners/grpc-clients/of-hosts", |deps| {
         let destinations = Destinations::on(deps, &inputs.clients);
         let profiles = deps.on(&profiles);
         move |cx, host, ()| {
@@ -86,11 +97,32 @@ pub(super) fn derive_clients<'s>(
                     }
                     listeners
                 });
-                rows.extend(seen.into_iter().map(|(view, name, resource)| (key(view, profile, &name), resource)));
+                rows.extend(seen.into_iter().map(|(view, name, resource)| {
+                    let name_use = match &resource {
+                        Resource::Hidden => NameUse::Hidden,
+                        _ if is_name_of(&name, host) => NameUse::Host,
+                        _ => NameUse::Short,
+                    };
+                    ((key(view, profile, &name), name_use), resource)
+                }));
             }
             rows
         }
+    });
+    let by_key =
+        of_hosts.index("listeners/grpc-clients/by-key", |(key, _), resource| [(key.clone(), resource.clone())]);
+    by_key.distinct("listeners/grpc-clients/keys").derive("listeners/grpc-clients", |deps| {
+        let by_key = deps.by(&by_key);
+        move |cx, key, ()| {
+            let first = cx.by(&by_key, key).into_iter().min_by_key(|((_, name_use), _)| *name_use);
+            first.map(|(_, resource)| (*resource).clone())
+        }
     })
+}
+
+/// Whether the name of a listener is a host with a port.
+fn is_name_of(listener: &str, host: &Host) -> bool {
+    listener.strip_prefix(host.as_str()).is_some_and(|rest| rest.starts_with(':'))
 }
 
 /// The name and the namespace in the host of a Kubernetes Service.
