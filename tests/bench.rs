@@ -172,7 +172,7 @@ async fn server_after_soak_equals_fresh_server() -> Result<()> {
 const FAULTS: [&[&str]; 4] = [
     &["api-frozen", "api-connections-lost", "api-refused", "api-compacted", "api-not-found"],
     &["api-forbidden", "api-too-many-requests", "api-fails", "api-garbage", "api-other-kind"],
-    &["server-paused", "server-terminated", "server-killed", "log-disk-full"],
+    &["token-service-hung", "server-paused", "server-terminated", "server-killed", "log-disk-full"],
     &["clock-jumps", "hostile-clients", "slow-clients"],
 ];
 

@@ -11,13 +11,16 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use kube::Client;
 use serde::Deserialize as _;
 use serde_json::Value;
-use sluice_testkit::api_server::{self, ApiServer};
+use sluice_testkit::api_server::{self, ApiServer, WrongAnswer};
 use tokio::runtime::Handle;
 
 use crate::gateway;
 
 /// Requests in flight at once.
 const CONCURRENT_REQUESTS: usize = 16;
+
+/// Requests for reviews of tokens.
+const CREATE_REVIEW: &str = "create tokenreviews";
 
 /// Custom resources that are written: group, kind, plural.
 const CUSTOM_RESOURCES: &[(&str, &str, &str)] = &[
@@ -93,6 +96,13 @@ impl Api {
         if let Some(server) = &self.server {
             server.compact();
             server.disconnect();
+        }
+    }
+
+    /// Sets whether the server, if it is in this process, leaves reviews of tokens without an answer.
+    pub(crate) fn hang_token_reviews(&self, hang: bool) {
+        if let Some(server) = &self.server {
+            server.answer_wrongly(CREATE_REVIEW, hang.then_some(WrongAnswer::Nothing));
         }
     }
 

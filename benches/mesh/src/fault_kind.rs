@@ -25,6 +25,8 @@ pub(crate) enum FaultKind {
     ApiGarbage,
     /// Every request to the API server is answered with 200 and an empty list of another kind.
     ApiOtherKind,
+    /// The API server does not answer reviews of tokens, while callers with new tokens open streams.
+    TokenServiceHung,
     /// The process of the server is stopped and continued.
     ServerPaused,
     /// The server is terminated and started again, several times, at random moments.
@@ -77,7 +79,12 @@ impl FaultKind {
     pub(crate) fn ends_streams(self) -> bool {
         matches!(
             self,
-            Self::ServerTerminated | Self::ServerKilled | Self::LogDiskFull | Self::ClockJumps | Self::SlowClients
+            Self::TokenServiceHung
+                | Self::ServerTerminated
+                | Self::ServerKilled
+                | Self::LogDiskFull
+                | Self::ClockJumps
+                | Self::SlowClients
         )
     }
 }

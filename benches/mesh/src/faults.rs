@@ -4,6 +4,7 @@ mod clock;
 mod hostile;
 mod inject;
 mod outcome;
+mod token_callers;
 
 use std::time::{Duration, Instant};
 

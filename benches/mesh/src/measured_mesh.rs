@@ -133,6 +133,7 @@ impl MeasuredMesh {
                     endpoints_by_locality: measure.endpoints_by_locality,
                     on_demand_clusters: measure.on_demand_clusters.is_some(),
                     webhooks: setup.webhooks,
+                    secure: false,
                     log: None,
                     environment: environment(setup),
                 };

@@ -46,6 +46,8 @@ pub(crate) struct ServerOptions {
     pub(crate) on_demand_clusters: bool,
     /// It serves webhooks over TLS. Pods are injected by the chart's templates.
     pub(crate) webhooks: bool,
+    /// It serves proxies over TLS as well.
+    pub(crate) secure: bool,
     /// The file that its log is written to; one in `directory` if none.
     pub(crate) log: Option<PathBuf>,
     /// Further variables of its environment.
@@ -53,7 +55,7 @@ pub(crate) struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// The file with the root of its server certificate, if it serves webhooks.
+    /// The file with the root of its server certificate, if it serves webhooks or proxies over TLS.
     pub(crate) fn root_certificate(&self) -> PathBuf {
         self.directory.join(AUTHORITY).join("root-cert.pem")
     }
@@ -84,6 +86,8 @@ struct Started {
     http: SocketAddr,
     /// Its port for webhooks, if it serves them.
     https: Option<SocketAddr>,
+    /// Its port for proxies over TLS, if it serves them.
+    secure: Option<SocketAddr>,
     was_ready: bool,
     server_options: ServerOptions,
 }
@@ -113,7 +117,8 @@ impl Server {
 
     /// Starts a server on free ports, and does not wait until it is ready.
     pub(crate) fn spawn(server_options: &ServerOptions) -> Result<Self> {
-        let [grpc, http, monitoring, https] = free_ports()?.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let [grpc, http, monitoring, https, secure] =
+            free_ports()?.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let log_path = server_options.log();
         let log = std::fs::OpenOptions::new().create(true).append(true).open(&log_path);
         let log = log.with_context(|| format!("open {} as the log file", log_path.display()))?;
@@ -141,13 +146,18 @@ impl Server {
                 std::fs::write(injection.join(name), content).context("write the configuration of the injector")?;
             }
             command.current_dir(&server_options.directory);
+        }
+        let secure = server_options.secure.then_some(secure);
+        if https.or(secure).is_some() {
             command.env("ROOT_CA_DIR", server_options.directory.join(AUTHORITY)).arg("--createCA");
         }
+        let text = |address: Option<SocketAddr>| address.map(|address| address.to_string()).unwrap_or_default();
         let child = command
             .arg("discovery")
             .arg(objects)
-            .args(["--secureGRPCAddr=", "--ctrlz_address="])
-            .arg(format!("--httpsAddr={}", https.map(|address| address.to_string()).unwrap_or_default()))
+            .arg("--ctrlz_address=")
+            .arg(format!("--secureGRPCAddr={}", text(secure)))
+            .arg(format!("--httpsAddr={}", text(https)))
             .arg(format!("--grpcAddr={grpc}"))
             .arg(format!("--httpAddr={http}"))
             .arg(format!("--monitoringAddr={monitoring}"))
@@ -160,7 +170,7 @@ impl Server {
             .spawn()
             .with_context(|| format!("start {}", server_options.binary.display()))?;
         let process = child.id().map(Process::new).transpose()?;
-        let started = Started { child, http, https, was_ready: false, server_options: server_options.clone() };
+        let started = Started { child, http, https, secure, was_ready: false, server_options: server_options.clone() };
         Ok(Self { address: grpc, process, started: Some(started) })
     }
 
@@ -192,6 +202,14 @@ impl Server {
     /// It was not started with webhooks.
     pub(crate) fn webhooks(&self) -> Result<SocketAddr> {
         self.started.as_ref().and_then(|started| started.https).context("the server serves webhooks")
+    }
+
+    /// Its port for proxies over TLS.
+    ///
+    /// # Errors
+    /// It was not started with that port.
+    pub(crate) fn secure(&self) -> Result<SocketAddr> {
+        self.started.as_ref().and_then(|started| started.secure).context("the server serves proxies over TLS")
     }
 
     /// The last lines of its log.

@@ -10,6 +10,8 @@ use sluice_testkit::fault_proxy::FaultProxy;
 use super::FaultyMesh;
 use super::clock::FakeClock;
 use super::hostile::HostileClients;
+use super::token_callers::{REVIEW_TIMEOUT_ARGUMENT, TokenCallers};
+use crate::api::Api;
 use crate::client::Pace;
 use crate::fault_kind::FaultKind;
 use crate::measured_mesh::MeasuredMesh;
@@ -43,6 +45,8 @@ pub(super) enum ActiveFault {
     OtherOptions,
     /// The clock jumps back, and the server is started again with the real clock.
     Clock(FakeClock),
+    /// Reviews of tokens are answered again, and the server is started again with the usual options.
+    TokenServiceHung(TokenCallers),
     /// The clients end.
     Hostile(HostileClients),
     /// All proxies read promptly again.
@@ -77,8 +81,16 @@ pub(super) async fn begin(fault: FaultKind, faulty: &mut FaultyMesh<'_>) -> Resu
             ActiveFault::Passing
         }
         FaultKind::ApiCompacted => {
-            faulty.mesh.objects.api().context("objects are written to an API")?.compact();
+            api(&faulty.mesh)?.compact();
             ActiveFault::Passing
+        }
+        FaultKind::TokenServiceHung => {
+            let mut options = ServerOptions { secure: true, ..faulty.options()? };
+            options.arguments.push(REVIEW_TIMEOUT_ARGUMENT.to_owned());
+            faulty.start_server(&options).await?;
+            api(&faulty.mesh)?.hang_token_reviews(true);
+            let root = std::fs::read_to_string(options.root_certificate()).context("read the root of the server")?;
+            ActiveFault::TokenServiceHung(TokenCallers::start(faulty.mesh.server.secure()?, &root).await?)
         }
         FaultKind::ServerPaused => {
             faulty.mesh.server.signal(Signal::SIGSTOP)?;
@@ -130,6 +142,7 @@ impl ActiveFault {
             Self::Proxy => proxy(mesh)?.restore(),
             Self::Paused => mesh.server.signal(Signal::SIGCONT)?,
             Self::Clock(clock) => clock.jump("-1d")?,
+            Self::TokenServiceHung(_) => api(mesh)?.hang_token_reviews(false),
             // The recovery takes place while these last.
             Self::Passing | Self::OtherOptions | Self::Hostile(_) | Self::Slow => {}
         }
@@ -141,6 +154,11 @@ impl ActiveFault {
         match self {
             Self::Passing | Self::Proxy | Self::Paused => Ok(()),
             Self::OtherOptions | Self::Clock(_) => {
+                let options = faulty.options()?;
+                faulty.start_server(&options).await
+            }
+            Self::TokenServiceHung(callers) => {
+                callers.stop().await?;
                 let options = faulty.options()?;
                 faulty.start_server(&options).await
             }
@@ -196,6 +214,10 @@ async fn terminate_often(faulty: &mut FaultyMesh<'_>) -> Result<()> {
 
 fn proxy(mesh: &MeasuredMesh) -> Result<&FaultProxy> {
     mesh.api_proxy.as_ref().context("the server reads the API through a proxy")
+}
+
+fn api(mesh: &MeasuredMesh) -> Result<&Api> {
+    mesh.objects.api().context("objects are written to an API")
 }
 
 /// The body of a failed request to a Kubernetes API server.
