@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::lock::{LockApi, LockError, Record, Stored};
-use crate::{Lock, Term};
+use crate::{Backoff, Lock, Term};
 
 /// Begin of the key of a holder that is of another cluster.
 const REMOTE_PREFIX: char = '^';
@@ -29,6 +29,12 @@ const REMOTE_PREFIX: char = '^';
 const STOPPED_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit of the release of a lock.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Wait before the next term if work has ended although its replica leads. It doubles with each further one.
+const FIRST_NEXT_TERM_WAIT: Duration = Duration::from_millis(500);
+/// Longest wait before the next term.
+const MAX_NEXT_TERM_WAIT: Duration = Duration::from_secs(30);
+/// Work that runs for this time is considered healthy: the next term waits for [`FIRST_NEXT_TERM_WAIT`].
+const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 
 /// A replica that may become leader.
 #[derive(Clone)]
@@ -80,7 +86,8 @@ impl Election {
 
     /// Runs `work` each time this replica becomes leader and ends its term when the replica no longer leads, until `stop` is
     /// cancelled. Work that does not end with its term is dropped. If it panics, the lock is released before the panic
-    /// continues, because another replica may be able to do the work.
+    /// continues, because another replica may be able to do the work. If it ends before its term, the lock is released too, and
+    /// this replica takes part in the election again after a wait. Without a client, this returns when the work ends.
     pub async fn lead<W: Future<Output = ()>>(
         self,
         lock: Lock,
@@ -96,7 +103,9 @@ impl Election {
             begins: None,
             logged_failures: LoggedFailures::default(),
         };
+        let mut backoff = Backoff::new(FIRST_NEXT_TERM_WAIT, MAX_NEXT_TERM_WAIT);
         while let Some(renewed) = candidate.acquire(&stop).await {
+            let begun = Instant::now();
             info!(target: "leader", lock = name, identity = candidate.election.identity, "became leader");
             let term = Term::new(stop.child_token(), renewed, candidate.certain_after(renewed));
             let (begins, work, own_term) = (candidate.begins.take(), &mut work, term.clone());
@@ -116,19 +125,32 @@ impl Election {
                 panic.resume();
             }
             let is_finished = finished.is_some();
-            // Work also ends because its term is over, and begins again with the next term.
-            let ended = is_finished && term.is_current();
+            // Work also ends because its term is over.
+            let ended_early = is_finished && term.is_current();
             term.ended().cancel();
             let grace = candidate.election.duration / 8;
             if !is_finished && tokio::time::timeout(grace, &mut working).await.is_err() {
                 warn!(target: "leader", lock = name, "work has not ended with the leadership and is stopped");
             }
             drop(working);
-            if ended || stop.is_cancelled() {
+            if stop.is_cancelled() {
                 candidate.release().await;
                 return;
             }
-            warn!(target: "leader", lock = name, identity = candidate.election.identity, "lost the leadership");
+            if !ended_early {
+                warn!(target: "leader", lock = name, identity = candidate.election.identity, "lost the leadership");
+                continue;
+            }
+            if begun.elapsed() >= HEALTHY_AFTER {
+                backoff.reset();
+            }
+            let wait = backoff.failed();
+            warn!(target: "leader", lock = name, ?wait, "work has ended although the replica leads, and begins again");
+            candidate.release().await;
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
         }
     }
 
@@ -378,7 +400,71 @@ fn now() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use http::{Method, Response};
+    use http_body_util::BodyExt as _;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tokio::sync::watch;
+
     use super::*;
+
+    /// An API server that stores one object.
+    fn api_server() -> (Client, Arc<Mutex<Option<Value>>>) {
+        let stored = Arc::<Mutex<Option<Value>>>::default();
+        let object = stored.clone();
+        let answer = move |request: http::Request<Body>| {
+            let object = object.clone();
+            async move {
+                let is_read = request.method() == Method::GET;
+                let body = request.into_body().collect().await?.to_bytes();
+                let mut object = object.lock().expect("no panic");
+                if !is_read {
+                    *object = Some(serde_json::from_slice(&body).expect("an object"));
+                }
+                let (status, answer) = match &*object {
+                    Some(object) => (200, object.clone()),
+                    None => (404, json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404})),
+                };
+                let response = Response::builder().status(status).body(Body::from(answer.to_string().into_bytes()));
+                Ok::<_, kube::Error>(response.expect("a response"))
+            }
+        };
+        (Client::new(tower::service_fn(answer), "default"), stored)
+    }
+
+    #[tokio::test]
+    async fn work_that_ends_before_its_term_begins_again_after_a_growing_wait() {
+        let (client, stored) = api_server();
+        let lock = Lock::lease("test");
+        let holder = {
+            let lock = lock.clone();
+            move || lock.holder(stored.lock().expect("no panic").as_ref().expect("a lock"))
+        };
+        let election = Election::new(Some(client), "istio-system".into(), "one", "");
+        let (stop, terms) = (CancellationToken::new(), watch::Sender::new(Vec::new()));
+        let (mut begun, held) = (terms.subscribe(), holder.clone());
+        let work = move |term: Term| {
+            assert!(held().starts_with("one-"), "the replica holds the lock");
+            terms.send_modify(|terms| terms.push(Instant::now()));
+            let is_last = terms.borrow().len() == 3;
+            async move {
+                if is_last {
+                    term.ended().cancelled().await;
+                }
+            }
+        };
+        let leading = tokio::spawn(election.lead(lock, stop.clone(), work));
+        let terms = begun.wait_for(|terms| terms.len() == 3).await.expect("it leads").clone();
+        let waits: Vec<Duration> = terms.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let shortest = [Duration::from_millis(250), Duration::from_millis(500)];
+        assert!(waits.iter().zip(shortest).all(|(wait, shortest)| *wait >= shortest), "{waits:?}");
+        assert!(holder().starts_with("one-") && !leading.is_finished(), "it leads while its work runs");
+        stop.cancel();
+        leading.await.expect("no panic");
+        assert_eq!(holder(), "", "it is released");
+    }
 
     #[test]
     fn default_revision_and_own_cluster_take_precedence() {

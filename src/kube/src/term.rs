@@ -50,7 +50,8 @@ impl Term {
         !self.ended.is_cancelled() && self.certain_until().is_none_or(|until| Instant::now() < until)
     }
 
-    /// Runs a write. It is dropped, which closes its connection, when the term ends or is no longer certain.
+    /// Runs a write. It is dropped, which closes its connection, when the term ends or is no longer certain. It continues while
+    /// the lock is renewed.
     ///
     /// # Errors
     /// The term has ended. The write may have been applied.
@@ -61,7 +62,7 @@ impl Term {
         tokio::select! {
             biased;
             () = self.ended.cancelled() => Err(TermEnded),
-            () = sleep_until_due(self.certain_until()) => Err(TermEnded),
+            () = self.no_longer_certain() => Err(TermEnded),
             result = write => Ok(result),
         }
     }
@@ -84,6 +85,17 @@ impl Term {
             biased;
             () = self.ended.cancelled() => Err(TermEnded),
             renewed = last.wait_for(|renewed| *renewed >= since) => renewed.map(|_| ()).map_err(|_| TermEnded),
+        }
+    }
+
+    /// Waits until the time has passed in which no other replica can lead. A renewal extends it.
+    async fn no_longer_certain(&self) {
+        loop {
+            let until = self.certain_until();
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return;
+            }
+            sleep_until_due(until).await;
         }
     }
 
@@ -134,6 +146,19 @@ mod tests {
         assert_eq!(term.write(async { 1 }).await, Ok(1));
         term.ended().cancel();
         assert_eq!(term.write(async { 1 }).await, Err(TermEnded));
+    }
+
+    #[tokio::test]
+    async fn write_continues_if_the_lock_is_renewed_meanwhile() {
+        let certain_until = Instant::now() + Duration::from_millis(50);
+        let term = Term::new(CancellationToken::new(), Instant::now(), certain_until);
+        let writing = term.write(tokio::time::sleep_until(certain_until + Duration::from_millis(50)));
+        let renewing = async { term.renew(Instant::now(), Instant::now() + Duration::from_secs(3600)) };
+        assert_eq!(tokio::join!(writing, renewing).0, Ok(()));
+        let certain_until = Instant::now() + Duration::from_millis(50);
+        term.renew(Instant::now(), certain_until);
+        assert_eq!(term.write(std::future::pending::<()>()).await, Err(TermEnded), "it is not renewed any more");
+        assert!(Instant::now() >= certain_until);
     }
 
     #[tokio::test]
