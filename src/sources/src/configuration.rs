@@ -15,6 +15,7 @@ use sluice_model::{ConfigSource, ConfigSourceKind, Kind, Text};
 use sluice_parse::{KINDS, KindInfo, kind_info};
 use tokio::sync::{oneshot, watch};
 
+use crate::lane_order::LaneOrder;
 use crate::{Change, Cluster, Reporter, Sink};
 pub use findings::{SourceFinding, SourceFindings};
 use merge::Merge;
@@ -34,6 +35,8 @@ struct Shared {
     /// The local cluster.
     cluster: Cluster,
     reporter: Reporter,
+    /// Is locked before the state, and during a commit, which may wait for a full lane.
+    order: LaneOrder,
     state: Mutex<State>,
     /// The local cluster is the only source, and nothing is held.
     is_local_only: AtomicBool,
@@ -64,6 +67,7 @@ impl ConfigurationSources {
             sink,
             cluster,
             reporter,
+            order: LaneOrder::default(),
             state: Mutex::new(State::Held(Vec::new())),
             is_local_only: AtomicBool::new(false),
             config_maps_read: watch::Sender::new(false),
@@ -90,6 +94,7 @@ impl ConfigurationSources {
     /// that can be read. Such a sink takes kinds of [`configuration_kinds`] under the id of the local cluster.
     pub fn fix(&self, sources: &[ConfigSource]) -> Vec<(usize, Arc<dyn Sink>)> {
         let shared = &self.0;
+        let _order = shared.order.wait_for_all();
         let mut state = shared.lock();
         let State::Held(held) = std::mem::replace(&mut *state, State::Local) else { return Vec::new() };
         let not_local: Vec<Kind> =
@@ -109,7 +114,7 @@ impl ConfigurationSources {
         shared.sink.synced(&shared.cluster.id, &merge.take_synced());
         for report in held {
             match report {
-                HeldReport::Commit(changes) => shared.commit_local(&mut merge, changes),
+                HeldReport::Commit(changes) => shared.commit(shared.merge_local(&mut merge, changes)),
                 HeldReport::Synced(kinds) => shared.synced_local(&mut merge, &kinds),
             }
         }
@@ -128,8 +133,14 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Commits changes of a source, and those of other kinds with them.
-    fn commit(&self, merge: &mut Merge, rank: usize, changes: Vec<Change>, mut others: Vec<Change>) {
+    fn commit(&self, changes: Vec<Change>) {
+        if !changes.is_empty() {
+            self.sink.commit(changes);
+        }
+    }
+
+    /// The changes of the objects that decide, after changes of a source. They are added to those of other kinds.
+    fn merge(&self, merge: &mut Merge, rank: usize, changes: Vec<Change>, mut others: Vec<Change>) -> Vec<Change> {
         for change in changes {
             let id = (change.kind, change.key.clone());
             others.extend(merge.apply(rank, change));
@@ -138,22 +149,18 @@ impl Shared {
                 None => self.reporter.remove_duplicate_of_sources(&id),
             }
         }
-        if !others.is_empty() {
-            self.sink.commit(others);
-        }
+        others
     }
 
-    fn commit_local(&self, merge: &mut Merge, changes: Vec<Change>) {
+    fn merge_local(&self, merge: &mut Merge, changes: Vec<Change>) -> Vec<Change> {
         let (configuration, mut others): (Vec<_>, Vec<_>) =
             changes.into_iter().partition(|change| is_configuration(change.kind));
         match merge.local() {
-            Some(rank) => self.commit(merge, rank, configuration, others),
+            Some(rank) => self.merge(merge, rank, configuration, others),
             None => {
                 // Without `k8s://`, no custom resources of the cluster are read.
                 others.retain(|change| !is_istio_or_gateway_api(change.kind));
-                if !others.is_empty() {
-                    self.sink.commit(others);
-                }
+                others
             }
         }
     }
@@ -186,18 +193,18 @@ impl Sink for LocalSink {
         {
             return shared.sink.commit(changes);
         }
-        match &mut *shared.lock() {
+        let _order = shared.order.wait(changes.iter().map(|change| change.kind));
+        let changes = match &mut *shared.lock() {
             State::Held(held) => {
                 let (custom, others): (Vec<_>, Vec<_>) =
                     changes.into_iter().partition(|change| is_istio_or_gateway_api(change.kind));
                 held.push(HeldReport::Commit(custom));
-                if !others.is_empty() {
-                    shared.sink.commit(others);
-                }
+                others
             }
-            State::Local => shared.sink.commit(changes),
-            State::Merged(merge) => shared.commit_local(merge, changes),
-        }
+            State::Local => changes,
+            State::Merged(merge) => shared.merge_local(merge, changes),
+        };
+        shared.commit(changes);
     }
 
     fn synced(&self, cluster: &Text, kinds: &[Kind]) {
@@ -235,9 +242,13 @@ struct RankedSink {
 
 impl Sink for RankedSink {
     fn commit(&self, changes: Vec<Change>) {
-        if let State::Merged(merge) = &mut *self.shared.lock() {
-            self.shared.commit(merge, self.rank, changes, Vec::new());
-        }
+        let shared = &self.shared;
+        let _order = shared.order.wait(changes.iter().map(|change| change.kind));
+        let changes = match &mut *shared.lock() {
+            State::Merged(merge) => shared.merge(merge, self.rank, changes, Vec::new()),
+            State::Held(_) | State::Local => return,
+        };
+        shared.commit(changes);
     }
 
     fn synced(&self, _cluster: &Text, kinds: &[Kind]) {

@@ -3,9 +3,12 @@
 mod backlog;
 pub mod configuration;
 pub mod files;
+#[cfg(test)]
+mod full_lane;
 pub mod gateway_names;
 mod inputs;
 pub mod kube;
+mod lane_order;
 mod mesh_files;
 mod mesh_override;
 mod metrics;

@@ -5,6 +5,7 @@ use sluice_model::{ObjectKey, ParsedObject};
 
 use super::*;
 use crate::ChangeOrigin;
+use crate::full_lane::FullLane;
 
 type Id = (Kind, ObjectKey);
 
@@ -164,6 +165,38 @@ fn custom_resources_of_a_cluster_that_is_not_listed_are_not_read() {
     server.synced(&"c".into(), &[Kind::VirtualService]);
     assert!(sink.is_synced(Kind::VirtualService));
     assert_eq!(sink.objects()[&id(Kind::VirtualService, "a")], "server");
+}
+
+#[test]
+fn workload_entries_do_not_wait_for_a_full_lane_of_configuration() {
+    let full = Arc::new(FullLane::default());
+    let sources = ConfigurationSources::new(full.clone(), cluster(&[]), Reporter::default());
+    let local = sources.local();
+    let [(_, server)] =
+        sources.fix(&sources_of(&["xds://s:1", "k8s://"])).try_into().map_err(|_| ()).expect("one server");
+    let commit = |sink: &Arc<dyn Sink>, change| {
+        let sink = sink.clone();
+        std::thread::spawn(move || sink.commit(vec![change]))
+    };
+    let waiting = commit(&local, set(Kind::VirtualService, "route", "cluster"));
+    full.delays_a_commit();
+    let (done, is_done) = std::sync::mpsc::channel();
+    let entries = std::thread::spawn(move || {
+        local.commit(vec![set(Kind::WorkloadEntry, "local", "cluster")]);
+        server.commit(vec![set(Kind::WorkloadEntry, "remote", "server")]);
+        local.synced(&"c".into(), &[Kind::WorkloadEntry]);
+        // The test may have given up.
+        let _ = done.send(());
+    });
+    let is_done = is_done.recv_timeout(std::time::Duration::from_secs(20));
+    let committed = full.take();
+    full.open();
+    for thread in [waiting, entries] {
+        thread.join().expect("no panic");
+    }
+    assert_eq!(is_done, Ok(()));
+    assert_eq!(committed, ["+local", "+remote"]);
+    assert_eq!(full.take(), ["+route"]);
 }
 
 proptest! {

@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::kube::KubeSource;
+use crate::lane_order::LaneOrder;
 use crate::{Change, ChangeOrigin, Sink};
 
 /// An event of a reader, with its id.
@@ -65,7 +66,7 @@ impl ClusterReader {
             previous: Keys::new(),
             served: BTreeSet::new(),
         };
-        let sink = Arc::new(ReaderSink { id, state: Mutex::new(state), inner: sink, events: events.clone() });
+        let sink = Arc::new(ReaderSink::new(id, state, sink, events.clone()));
         let client = source.client.clone();
         let (source_sink, stopped) = (sink.clone(), stop.clone());
         let end = EndGuard { id, stop: stop.clone(), events: events.clone() };
@@ -142,6 +143,9 @@ impl Drop for EndGuard {
 /// The sink of a reader. It passes changes on, or holds them while another reader of the cluster runs.
 struct ReaderSink {
     id: u64,
+    /// Is locked before the state, and during a commit, which may wait for a full lane.
+    order: LaneOrder,
+    /// Is never locked during a commit: asynchronous tasks lock it too.
     state: Mutex<State>,
     inner: Arc<dyn Sink>,
     events: mpsc::UnboundedSender<Event>,
@@ -161,6 +165,28 @@ struct State {
 }
 
 impl State {
+    /// Records changes of objects. Returns those that are not held.
+    fn record(&mut self, changes: Vec<Change>) -> Vec<Change> {
+        for change in &changes {
+            let key = (change.kind, change.key.clone());
+            if change.object.is_some() {
+                self.known.insert(key);
+            } else {
+                self.previous.remove(&key);
+                self.known.remove(&key);
+            }
+        }
+        let Some(held) = &mut self.held else { return changes };
+        for change in changes {
+            let key = (change.kind, change.key.clone());
+            match change.object {
+                Some(_) => held.insert(key, change),
+                None => held.remove(&key),
+            };
+        }
+        Vec::new()
+    }
+
     /// Deletions of the previous reader's objects that do not exist, of synced kinds.
     fn take_deletions(&mut self) -> Vec<Change> {
         let (not_synced, synced): (Keys, Keys) =
@@ -171,55 +197,51 @@ impl State {
 }
 
 impl ReaderSink {
+    fn new(id: u64, state: State, inner: Arc<dyn Sink>, events: mpsc::UnboundedSender<Event>) -> Self {
+        Self { id, order: LaneOrder::default(), state: Mutex::new(state), inner, events }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn replace(&self, previous: Keys) {
-        let mut state = self.state();
-        state.previous = previous;
-        let held = state.held.take().unwrap_or_default();
-        let mut changes: Vec<Change> = held.into_values().collect();
-        changes.extend(state.take_deletions());
+        let _order = self.order.wait_for_all();
+        let changes = {
+            let mut state = self.state();
+            state.previous = previous;
+            let held = state.held.take().unwrap_or_default();
+            let mut changes: Vec<Change> = held.into_values().collect();
+            changes.extend(state.take_deletions());
+            changes
+        };
         self.inner.commit(changes);
     }
 }
 
 impl Sink for ReaderSink {
     fn commit(&self, changes: Vec<Change>) {
-        let mut state = self.state();
-        for change in &changes {
-            let key = (change.kind, change.key.clone());
-            if change.object.is_some() {
-                state.known.insert(key);
-            } else {
-                state.previous.remove(&key);
-                state.known.remove(&key);
-            }
-        }
-        let Some(held) = &mut state.held else {
-            // The lock is held during the commit, so that changes stay in order.
+        let _order = self.order.wait(changes.iter().map(|change| change.kind));
+        let changes = self.state().record(changes);
+        if !changes.is_empty() {
             self.inner.commit(changes);
-            return;
-        };
-        for change in changes {
-            let key = (change.kind, change.key.clone());
-            match change.object {
-                Some(_) => held.insert(key, change),
-                None => held.remove(&key),
-            };
         }
     }
 
     fn synced(&self, _: &Text, kinds: &[Kind]) {
-        let mut state = self.state();
-        let was_synced = state.not_synced.is_empty();
-        state.not_synced.retain(|kind| !kinds.contains(kind));
-        if state.held.is_none() && !state.previous.is_empty() {
-            let deletions = state.take_deletions();
+        // What is deleted is of these kinds: objects of kinds that were synced before have been deleted then.
+        let _order = self.order.wait(kinds.iter().copied());
+        let (deletions, is_last) = {
+            let mut state = self.state();
+            let was_synced = state.not_synced.is_empty();
+            state.not_synced.retain(|kind| !kinds.contains(kind));
+            let deletions = if state.held.is_none() { state.take_deletions() } else { Vec::new() };
+            (deletions, !was_synced && state.not_synced.is_empty())
+        };
+        if !deletions.is_empty() {
             self.inner.commit(deletions);
         }
-        if !was_synced && state.not_synced.is_empty() {
+        if is_last {
             let _ = self.events.send(Event::Synced(self.id));
         }
     }
@@ -231,7 +253,7 @@ impl Sink for ReaderSink {
             true => state.served.insert(served),
             false => state.served.remove(&served),
         };
-        // The lock is held, so that reports stay in order.
+        // The lock is held, so that reports stay in order. A report does not wait.
         self.inner.served(cluster, kind, is_served);
     }
 
@@ -247,6 +269,7 @@ fn deletion((kind, key): (Kind, ObjectKey)) -> Change {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::full_lane::FullLane;
 
     #[derive(Default)]
     struct Recorder(Mutex<Vec<String>>);
@@ -292,8 +315,46 @@ mod tests {
             previous: Keys::new(),
             served: BTreeSet::new(),
         };
-        let sink = ReaderSink { id: 7, state: Mutex::new(state), inner: recorder.clone(), events: sender };
+        let sink = ReaderSink::new(7, state, recorder.clone(), sender);
         (recorder, sink, events)
+    }
+
+    #[test]
+    fn endpoints_and_the_state_of_the_reader_do_not_wait_for_a_full_lane_of_configuration() {
+        let (full, (_, sink, mut events)) = (Arc::new(FullLane::default()), holding_sink());
+        let state = sink.state.into_inner().expect("no panic");
+        let state = State { held: None, previous: Keys::from([key(Kind::Pod, "old")]), ..state };
+        let sink = Arc::new(ReaderSink::new(7, state, full.clone(), sink.events));
+        let commit = |change| {
+            let sink = sink.clone();
+            std::thread::spawn(move || sink.commit(vec![change]))
+        };
+        let first = commit(set(Kind::Service, "first"));
+        full.delays_a_commit();
+        let second = commit(deletion(key(Kind::Service, "first")));
+        let (done, is_done) = std::sync::mpsc::channel();
+        let others = std::thread::spawn({
+            let sink = sink.clone();
+            move || {
+                sink.commit(vec![set(Kind::Pod, "new")]);
+                sink.synced(&"east".into(), &[Kind::Pod]);
+                sink.served(&"east".into(), Kind::ServiceExport, true);
+                let not_synced: Vec<Kind> = sink.state().not_synced.iter().copied().collect();
+                // The test may have given up.
+                let _ = done.send(not_synced);
+            }
+        });
+        let not_synced = is_done.recv_timeout(Duration::from_secs(20));
+        let committed = full.take();
+        full.open();
+        for thread in [first, second, others] {
+            thread.join().expect("no panic");
+        }
+        assert_eq!(not_synced, Ok(vec![Kind::Service]), "nothing waits for the lane");
+        assert_eq!(committed, ["+new", "-old", "ServiceExport true"]);
+        assert_eq!(full.take(), ["+first", "-first"], "changes of one lane stay in order");
+        sink.synced(&"east".into(), &[Kind::Service]);
+        assert_eq!(events.try_recv(), Ok(Event::Synced(7)));
     }
 
     #[test]
