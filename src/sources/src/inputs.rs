@@ -75,7 +75,7 @@ impl WaitingCommits {
         }
     }
 
-    /// Waits for something to commit. `None` after the sink was dropped.
+    /// Waits for something to commit. `takes_all`: some kinds are not synced yet. `None` after the sink was dropped.
     fn next(&self, takes_all: bool) -> Option<NextCommit> {
         let is_empty = |commits: &mut Commits| {
             let is_unchanged = commits.backlog.len() == 0 && commits.synced.is_empty() && commits.served.is_empty();
@@ -84,8 +84,8 @@ impl WaitingCommits {
         let mut commits = self.added.wait_while(self.lock(), is_empty).unwrap_or_else(PoisonError::into_inner);
         let (synced, settled) = (std::mem::take(&mut commits.synced), std::mem::take(&mut commits.settled));
         let served = std::mem::take(&mut commits.served);
-        // Kinds are reported as synced only after all their changes are committed.
-        let takes_all = takes_all || !synced.is_empty() || !settled.is_empty();
+        // Kinds are reported as synced only after all their changes are committed. A list that is read again is no such report.
+        let takes_all = takes_all || !settled.is_empty();
         let changes = if takes_all { commits.backlog.take_all() } else { commits.backlog.take_next() };
         drop(commits);
         self.taken.notify_all();
@@ -366,6 +366,19 @@ mod tests {
             |n: &usize| snapshot.changed_at(&handles.namespaces, &namespace(*n)).is_some_and(|epoch| epoch < at);
         let before = (0..NAMESPACES).filter(is_before).count();
         assert!(before <= 2 * 1024, "{before} changes of configuration went first");
+    }
+
+    #[test]
+    fn list_that_is_read_again_does_not_commit_the_whole_backlog_as_one_epoch() {
+        let waiting = WaitingCommits::default();
+        let set = |n| change(Kind::Namespace, namespace(n), Object::Namespace(Namespace::default()));
+        let next = |takes_all| {
+            waiting.add([(Lane::Endpoints, Vec::new()), (Lane::Others, (0..3000).map(set).collect())]);
+            waiting.lock().synced.push(("Kubernetes".into(), vec![Kind::Namespace]));
+            waiting.next(takes_all).map(|next| (next.changes.len(), next.synced.len()))
+        };
+        assert_eq!(next(true), Some((3000, 1)), "a first list");
+        assert_eq!(next(false), Some((1024, 1)), "all kinds are synced");
     }
 
     #[test]
