@@ -7,6 +7,7 @@ use kube::Client;
 use serde_json::json;
 use sluice_kube::{Api, Backoff, Discovery, KubeOptions, RequestError, Term, WatchStates};
 use sluice_model::Text;
+use sluice_tasks::FailedAttempts;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -41,6 +42,7 @@ impl TrustBundleWriter {
     pub async fn run(mut self, term: impl Into<Term>) {
         let term = term.into();
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
+        let failures = FailedAttempts::of("ClusterTrustBundle writer");
         loop {
             let roots = self.bundle.borrow_and_update().roots.clone();
             let Ok(written) = term.write(self.write(&roots)).await else { return };
@@ -53,7 +55,12 @@ impl TrustBundleWriter {
                     CHECK_INTERVAL
                 }
                 Err(error) => {
-                    warn!(target: "ca", bundle = NAME, %error, "failed to write the roots into the ClusterTrustBundle, retrying");
+                    if let Some(failures) = failures.count() {
+                        warn!(
+                            target: "ca", bundle = NAME, %error, failures,
+                            "failed to write the roots into the ClusterTrustBundle, retrying; reported once a minute"
+                        );
+                    }
                     backoff.failed()
                 }
             };

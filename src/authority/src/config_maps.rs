@@ -14,7 +14,7 @@ use sluice_kube::{
     WatchEvent, WatchStates,
 };
 use sluice_model::{Namespace, ObjectKey, Text};
-use sluice_tasks::{restart_with, sleep_until_due};
+use sluice_tasks::{FailedAttempts, restart_with, sleep_until_due};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -42,8 +42,6 @@ const REPORTED_REPAIRS: u32 = 4;
 const MAX_SERVER_RETRY_WAIT: Duration = Duration::from_secs(3);
 /// Time in which the watch has to report a written ConfigMap. It is written again after that.
 const OBSERVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time between two warnings of failed writes.
-const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A ConfigMap that every namespace receives.
 #[derive(Clone, Debug)]
@@ -75,8 +73,7 @@ pub struct BundleWriter {
     pending: BTreeMap<(usize, Text), (u32, Instant)>,
     /// Repairs of ConfigMaps that had the wanted content: their number, and the time of the last one.
     repairs: BTreeMap<(usize, Text), (u32, Instant)>,
-    /// The last warning of failed writes.
-    warned: Option<Instant>,
+    failures: FailedAttempts,
 }
 
 /// Content of a ConfigMap by namespace; `None` before the first list.
@@ -117,7 +114,7 @@ impl BundleWriter {
             existing: BTreeSet::new(),
             pending: BTreeMap::new(),
             repairs: BTreeMap::new(),
-            warned: None,
+            failures: FailedAttempts::of("root ConfigMap writer"),
         }
     }
 
@@ -255,11 +252,10 @@ impl BundleWriter {
             let longest = if of_server { MAX_SERVER_RETRY_WAIT } else { MAX_RETRY_WAIT };
             let wait = Backoff::after(failures, FIRST_RETRY_WAIT, longest);
             self.pending.insert(target, (failures.saturating_add(1), Instant::now() + wait));
-            if self.warned.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
-                self.warned = Some(Instant::now());
+            if let Some(failures) = self.failures.count() {
                 let pending = self.pending.len();
                 warn!(
-                    target: "ca", %namespace, config_map = wanted.name, %error, pending,
+                    target: "ca", %namespace, config_map = wanted.name, %error, pending, failures,
                     "failed to write the ConfigMap, retrying; reported once a minute"
                 );
             }

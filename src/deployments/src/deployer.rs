@@ -12,7 +12,7 @@ use sluice_inject::{DeployedObject, GatewayContext};
 use sluice_kube::{Api, Backoff, KubeOptions, Term, TermEnded, WatchStates, chain};
 use sluice_model::gateway_api::{DeployedKind, GatewayDeployment};
 use sluice_model::{ObjectKey, Text};
-use sluice_tasks::sleep_until_due;
+use sluice_tasks::{FailedAttempts, sleep_until_due};
 use sluice_webhook::InjectionConfiguration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -61,6 +61,7 @@ pub struct GatewayDeployer {
     settings: DeployerSettings,
     writer: ObjectWriter,
     findings: Findings,
+    failures: FailedAttempts,
     gateways: BTreeMap<ObjectKey, WantedGateway>,
     /// All inputs of the graph are synced.
     synced: bool,
@@ -116,6 +117,7 @@ impl GatewayDeployer {
             handles,
             feed,
             findings,
+            failures: FailedAttempts::of("deployment controller"),
             loaded: injection.loaded(),
             injection,
             settings,
@@ -152,9 +154,19 @@ impl GatewayDeployer {
                     self.kubernetes_version = version;
                     return Ok(());
                 }
-                Err(error) => warn!(error = chain(&error), "failed to read the version of the API server, retrying"),
+                Err(error) => {
+                    if let Some(failures) = self.failures.count() {
+                        warn!(
+                            error = chain(&error),
+                            failures, "failed to read the version of the API server, retrying; reported once a minute"
+                        );
+                    }
+                }
             }
-            term.write(tokio::time::sleep(backoff.failed())).await?;
+            tokio::select! {
+                () = term.ended().cancelled() => return Err(TermEnded),
+                () = tokio::time::sleep(backoff.failed()) => {}
+            }
         }
     }
 
@@ -236,7 +248,7 @@ impl GatewayDeployer {
         let Some(mut gateway) = self.gateways.remove(&key) else { return Ok(()) };
         let outcome = self.write(term, &key, &mut gateway).await;
         if let Ok(outcome) = &outcome
-            && gateway.finish(&key, outcome)
+            && gateway.finish(&key, outcome, &self.failures)
         {
             // The graph reports what is wrong with the parameters that a Gateway refers to.
             let is_reported = !gateway.deployment.problem.is_empty();
@@ -305,7 +317,7 @@ impl WantedGateway {
     }
 
     /// Decides when the Gateway is written again, and logs what is wrong. Returns whether that has changed.
-    fn finish(&mut self, key: &ObjectKey, outcome: &Outcome) -> bool {
+    fn finish(&mut self, key: &ObjectKey, outcome: &Outcome, failed: &FailedAttempts) -> bool {
         let failures = std::mem::take(&mut self.failures);
         let problem = match outcome {
             Outcome::Written => {
@@ -326,7 +338,12 @@ impl WantedGateway {
             }
             Outcome::Failed(error) => {
                 self.retry(failures);
-                warn!(gateway = %key, error = chain(error), "failed to write an object of a Gateway, retrying");
+                if let Some(failures) = failed.count() {
+                    warn!(
+                        gateway = %key, error = chain(error), failures,
+                        "failed to write an object of a Gateway, retrying; reported once a minute"
+                    );
+                }
                 return false;
             }
         };

@@ -6,7 +6,6 @@ mod http1;
 mod limits;
 mod listener;
 mod metrics;
-mod periodic_log;
 mod slots;
 mod stalled_write;
 
@@ -15,5 +14,5 @@ pub use http1::{BodyLimits, serve_connections, serve_http, serve_http_connection
 pub use limits::{ListenLimits, PortOptions};
 pub use listener::{AcceptedConnection, Listener};
 pub use metrics::ListenMetrics;
-pub use periodic_log::PeriodicLog;
 pub use slots::{ConnectionEnd, ConnectionSlot, network_of};
+pub use sluice_telemetry::PeriodicLog;

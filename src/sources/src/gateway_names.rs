@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use sluice_engine::{Engine, Input, Published};
 use sluice_model::Text;
+use sluice_tasks::FailedAttempts;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -20,8 +21,9 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 pub async fn follow<R, F>(engine: &Engine, names: &Published<Text, ()>, resolved: Input<Text, Vec<Text>>, resolve: R)
 where
     R: Fn(Text) -> F,
-    F: Future<Output = Option<Vec<Text>>>,
+    F: Future<Output = Result<Vec<Text>, String>>,
 {
+    let failures = FailedAttempts::of("gateway names");
     let mut feed = engine.feed().only(names);
     let mut resolved_names = ResolvedNames::default();
     // Changes of the names must not delay the lookups of others.
@@ -51,7 +53,12 @@ where
             async move { (name, lookup.await) }
         }));
         for (name, answer) in lookups.await {
-            if let Some(addresses) = resolved_names.update(&name, answer) {
+            if let Err(error) = &answer
+                && let Some(failures) = failures.count()
+            {
+                warn!(%name, error, failures, "failed to resolve a gateway between networks; reported once a minute");
+            }
+            if let Some(addresses) = resolved_names.update(&name, answer.ok()) {
                 info!(%name, ?addresses, "resolved a gateway between networks");
                 resolved.set(name, addresses);
             }
@@ -59,19 +66,16 @@ where
     }
 }
 
-/// Addresses of a name by the resolver of the host, sorted; `None` if the lookup fails.
-pub async fn look_up(name: Text) -> Option<Vec<Text>> {
+/// Addresses of a name by the resolver of the host, sorted.
+///
+/// # Errors
+/// The lookup fails, or takes too long.
+pub async fn look_up(name: Text) -> Result<Vec<Text>, String> {
     let answer = tokio::time::timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((name.to_string(), 0))).await;
     match answer {
-        Ok(Ok(addresses)) => Some(sorted(addresses)),
-        Ok(Err(error)) => {
-            warn!(%name, %error, "failed to resolve a gateway between networks");
-            None
-        }
-        Err(_) => {
-            warn!(%name, "resolving a gateway between networks timed out");
-            None
-        }
+        Ok(Ok(addresses)) => Ok(sorted(addresses)),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", LOOKUP_TIMEOUT.as_secs())),
     }
 }
 
@@ -147,7 +151,7 @@ mod tests {
         let following = {
             let (engine, names) = (engine.clone(), names.clone());
             tokio::spawn(async move {
-                follow(&engine, &names, resolved, |name| async move { Some(vec![format!("of-{name}").into()]) }).await;
+                follow(&engine, &names, resolved, |name| async move { Ok(vec![format!("of-{name}").into()]) }).await;
             })
         };
         let mut feed = engine.feed().only(&answers);

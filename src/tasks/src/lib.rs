@@ -1,6 +1,7 @@
 //! Supervision of long-running tasks and threads. Each has a name. If one panics or ends early, it is restarted where
 //! its state permits that ([`restart`], [`restart_with`]), and otherwise the process ends with its name ([`Tasks`]).
 
+mod attempts;
 mod cpu_priority;
 #[cfg(debug_assertions)]
 pub mod faults;
@@ -14,9 +15,10 @@ mod runtime;
 mod sleep;
 mod thread;
 
+pub use attempts::FailedAttempts;
 pub use cpu_priority::{ShortRequests, lower_thread_priority};
 pub use group::{TaskFailure, Tasks};
-pub use metrics::{count_restart, register, restarting};
+pub use metrics::{count_restart, restarting};
 pub use restart::{catch_panic, restart, restart_with};
 pub use runtime::DedicatedRuntime;
 pub use sleep::sleep_until_due;
@@ -24,6 +26,14 @@ pub use thread::{NamedThread, ThreadEnd};
 
 use std::any::Any;
 use std::panic::resume_unwind;
+
+use prometheus_client::registry::Registry;
+
+/// Registers the metrics of tasks.
+pub fn register(registry: &mut Registry) {
+    metrics::register(registry);
+    attempts::register(registry);
+}
 
 /// What follows when a task or thread panics.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]

@@ -9,10 +9,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use sluice_telemetry::Count;
 
-/// Labels of `sluice_task_restarts_total`.
+/// Labels of `sluice_task_restarts_total` and `sluice_task_failed_attempts_total`.
 #[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
-struct TaskLabel {
-    task: String,
+pub(crate) struct TaskLabel {
+    pub(crate) task: String,
 }
 
 static RESTARTS: LazyLock<Family<TaskLabel, Count>> = LazyLock::new(Family::default);
@@ -20,8 +20,7 @@ static RESTARTS: LazyLock<Family<TaskLabel, Count>> = LazyLock::new(Family::defa
 /// Number of tasks of each name that wait for their restart.
 static RESTARTING: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
-/// Registers the metric.
-pub fn register(registry: &mut Registry) {
+pub(crate) fn register(registry: &mut Registry) {
     registry.register("sluice_task_restarts_total", "Tasks that failed and were restarted", RESTARTS.clone());
 }
 

@@ -21,6 +21,7 @@ use sluice_graph::{
 use sluice_kube::{Backoff, ObjectPath, Term, TermEnded, chain, next_batch_or_due};
 use sluice_model::gateway_api::INFERENCE_GROUP;
 use sluice_model::{Host, Labels, ObjectKey, Text};
+use sluice_tasks::FailedAttempts;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -34,6 +35,8 @@ const GATEWAY_CLASS_VERSION: &str = "gateway.networking.k8s.io/v1";
 
 /// A part of an object that differs from what it should be.
 pub trait PartUpdate: Record {
+    /// Name of the task that writes the part.
+    const TASK: &'static str;
     /// Key of the updates.
     type Key: Key;
     /// The subresource that contains the part, such as `status`; empty for the object itself.
@@ -63,6 +66,7 @@ pub enum PartWrite {
 }
 
 impl PartUpdate for AddressUpdate {
+    const TASK: &'static str = "address writer";
     type Key = ObjectKey;
     const SUBRESOURCE: &'static str = "status";
 
@@ -76,6 +80,7 @@ impl PartUpdate for AddressUpdate {
 }
 
 impl PartUpdate for IngressStatusUpdate {
+    const TASK: &'static str = "ingress status writer";
     type Key = ObjectKey;
     const SUBRESOURCE: &'static str = "status";
 
@@ -94,6 +99,7 @@ impl PartUpdate for IngressStatusUpdate {
 }
 
 impl PartUpdate for ConditionUpdate {
+    const TASK: &'static str = "condition writer";
     type Key = StatusKey;
     const SUBRESOURCE: &'static str = "status";
 
@@ -113,6 +119,7 @@ impl PartUpdate for ConditionUpdate {
 }
 
 impl PartUpdate for TaintRemoval {
+    const TASK: &'static str = "taint writer";
     type Key = ObjectKey;
     const SUBRESOURCE: &'static str = "";
 
@@ -134,6 +141,7 @@ impl PartUpdate for TaintRemoval {
 }
 
 impl PartUpdate for StatusUpdate {
+    const TASK: &'static str = "Gateway API writer";
     type Key = StatusKey;
     const SUBRESOURCE: &'static str = "status";
 
@@ -168,6 +176,7 @@ fn set_transition_times(status: &mut Value, now: &str) {
 }
 
 impl PartUpdate for MissingGatewayClass {
+    const TASK: &'static str = "Gateway API writer";
     type Key = ObjectKey;
     const SUBRESOURCE: &'static str = "";
 
@@ -184,6 +193,7 @@ impl PartUpdate for MissingGatewayClass {
 }
 
 impl PartUpdate for MissingServiceExport {
+    const TASK: &'static str = "ServiceExports of a cluster";
     type Key = ObjectKey;
     const SUBRESOURCE: &'static str = "";
 
@@ -205,6 +215,7 @@ impl PartUpdate for MissingServiceExport {
 }
 
 impl PartUpdate for ShadowService {
+    const TASK: &'static str = "InferencePool Service writer";
     type Key = ObjectKey;
     const SUBRESOURCE: &'static str = "";
 
@@ -274,6 +285,7 @@ pub struct PartWriter<U: PartUpdate> {
     updates: Published<U::Key, U>,
     is_written: Condition<U::Key>,
     backoff: Backoff,
+    failures: FailedAttempts,
     /// Pending writes, with the time of the next attempt.
     pending: BTreeMap<U::Key, (Arc<U>, Instant)>,
     /// All inputs of the graph are synced.
@@ -290,7 +302,8 @@ impl<U: PartUpdate> PartWriter<U> {
         let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
         // An update that is gone and is there again was written and undone: it is written at once.
         let (feed, is_written) = (feed.only(&updates).with_reverted(), Box::new(|_: &U::Key| true));
-        Self { client, feed, updates, is_written, backoff, pending: BTreeMap::new(), synced: false }
+        let failures = FailedAttempts::of(U::TASK);
+        Self { client, feed, updates, is_written, backoff, failures, pending: BTreeMap::new(), synced: false }
     }
 
     /// Writes only those updates of which `is_written` is true.
@@ -341,8 +354,12 @@ impl<U: PartUpdate> PartWriter<U> {
                     OBSERVE_TIMEOUT
                 }
                 Err(error) => {
-                    let kind = objects.plural();
-                    warn!(kind, %object, error = chain(&error), "failed to write a part of an object, retrying");
+                    if let Some(failures) = self.failures.count() {
+                        warn!(
+                            kind = objects.plural(), %object, error = chain(&error), failures,
+                            "failed to write a part of an object, retrying; reported once a minute"
+                        );
+                    }
                     self.backoff.failed()
                 }
             };
@@ -408,11 +425,13 @@ fn addresses(list: &[(Host, Text)]) -> Value {
 mod tests {
     use std::convert::Infallible;
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use kube::client::Body;
     use serde::Serialize;
-    use sluice_engine::{Engine, EngineOptions};
+    use sluice_engine::{Engine, EngineOptions, Input};
     use tokio_util::sync::CancellationToken;
+    use tracing::{Event, Level, Metadata, Subscriber, span};
 
     use super::*;
 
@@ -421,6 +440,7 @@ mod tests {
     struct UnknownKind;
 
     impl PartUpdate for UnknownKind {
+        const TASK: &'static str = "writer of the test";
         type Key = ObjectKey;
         const SUBRESOURCE: &'static str = "status";
 
@@ -447,27 +467,86 @@ mod tests {
         Client::new(tower::service_fn(answer), "default")
     }
 
-    #[tokio::test]
-    async fn part_that_is_undone_during_another_write_is_written_again_at_once() {
+    /// Counts warnings.
+    #[derive(Clone, Default)]
+    struct Warnings(Arc<AtomicUsize>);
+
+    impl Subscriber for Warnings {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() == Level::WARN
+        }
+
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+
+        fn enter(&self, _: &span::Id) {}
+
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    type MissingClasses = (Input<ObjectKey, MissingGatewayClass>, Published<ObjectKey, MissingGatewayClass>);
+
+    fn class(name: &str) -> ObjectKey {
+        ObjectKey::new("c", "", name)
+    }
+
+    fn update() -> MissingGatewayClass {
+        MissingGatewayClass { controller: "istio.io".into(), description: "a class".into() }
+    }
+
+    /// An engine whose graph derives that these classes are missing.
+    fn start(names: &[&str]) -> (Engine, MissingClasses) {
         let (engine, (missing, updates)) = Engine::start(EngineOptions::default(), |builder| {
             builder.dataflow("test", |graph| {
                 let (input, rows) = graph.input::<ObjectKey, MissingGatewayClass>("missing");
                 (input, rows.publish())
             })
         });
-        let class = |name: &str| ObjectKey::new("c", "", name);
-        let update = MissingGatewayClass { controller: "istio.io".into(), description: "a class".into() };
-        engine.transaction(|tx| {
-            for name in ["first", "second"] {
-                tx.set(&missing, class(name), update.clone());
-            }
-        });
+        engine.transaction(|tx| names.iter().for_each(|name| tx.set(&missing, class(name), update())));
         missing.mark_synced();
         engine.flush();
+        (engine, (missing, updates))
+    }
+
+    #[tokio::test]
+    async fn failed_writes_of_many_objects_are_logged_once_a_minute() {
+        let names: Vec<String> = (0..50).map(|number| format!("class-{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let (engine, (_, updates)) = start(&names);
+        let (attempts, warnings) = (tokio::sync::watch::Sender::new(0), Warnings::default());
+        let mut attempted = attempts.subscribe();
+        let answer = move |_: Request<Body>| {
+            attempts.send_modify(|attempts| *attempts += 1);
+            let response = http::Response::builder().status(500).body(Body::empty());
+            std::future::ready(Ok::<_, Infallible>(response.expect("a response")))
+        };
+        let client = Client::new(tower::service_fn(answer), "default");
+        let stop = CancellationToken::new();
+        // The runtime of the test has one thread.
+        let _subscriber = tracing::subscriber::set_default(warnings.clone());
+        let writing = tokio::spawn(PartWriter::new(client, engine.feed(), updates).run(stop.clone()));
+        attempted.wait_for(|attempts| *attempts > names.len()).await.expect("it writes each, and one again");
+        stop.cancel();
+        writing.await.expect("the writer ends");
+        assert_eq!(warnings.0.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn part_that_is_undone_during_another_write_is_written_again_at_once() {
+        let (engine, (missing, updates)) = start(&["first", "second"]);
         let (names, mut created) = tokio::sync::mpsc::unbounded_channel();
         let undone = Mutex::new(false);
         let client = creating_client({
-            let (engine, missing, update) = (engine.clone(), missing.clone(), update.clone());
+            let (engine, missing) = (engine.clone(), missing.clone());
             let undone = Arc::new(undone);
             move |name| {
                 let is_second = name == "second";
@@ -476,7 +555,7 @@ mod tests {
                     // The watch reports the first class, which is then deleted.
                     missing.delete(class("first"));
                     engine.flush();
-                    missing.set(class("first"), update.clone());
+                    missing.set(class("first"), update());
                     engine.flush();
                 }
             }

@@ -24,7 +24,7 @@ use futures::stream::FuturesUnordered;
 use kube::Client;
 use sluice_kube::Backoff;
 use sluice_model::{Proxy, Text};
-use sluice_tasks::sleep_until_due;
+use sluice_tasks::{FailedAttempts, sleep_until_due};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -117,6 +117,7 @@ pub struct WorkloadRegistrar {
     waiting: WaitingStreams,
     workloads: BTreeMap<EntryKey, ConnectedWorkload>,
     writing: BTreeSet<EntryKey>,
+    failures: FailedAttempts,
 }
 
 impl WorkloadRegistrar {
@@ -130,7 +131,8 @@ impl WorkloadRegistrar {
             reports_health: options.reports_health,
         };
         let api = EntryApi::new(client, options, metrics);
-        (Self { api, waiting, workloads: BTreeMap::new(), writing: BTreeSet::new() }, handle)
+        let failures = FailedAttempts::of("workload registrar");
+        (Self { api, waiting, workloads: BTreeMap::new(), writing: BTreeSet::new(), failures }, handle)
     }
 
     /// Runs until `stop` is cancelled and the entries of the streams that end then are written.
@@ -247,8 +249,13 @@ impl WorkloadRegistrar {
                     true => Duration::ZERO,
                     false => Backoff::after(workload.failures, FIRST_RETRY_WAIT, MAX_RETRY_WAIT),
                 };
-                if workload.failures == 0 && !error.is_conflict() {
-                    warn!(target: "wle", %namespace, name = %name, %error, "failed to write a WorkloadEntry, retrying");
+                if !error.is_conflict()
+                    && let Some(failures) = self.failures.count()
+                {
+                    warn!(
+                        target: "wle", %namespace, name = %name, %error, failures,
+                        "failed to write a WorkloadEntry, retrying; reported once a minute"
+                    );
                 }
                 workload.failures = workload.failures.saturating_add(1);
                 workload.due = Some(Instant::now() + wait);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sluice_engine::{Feed, Input, Published};
 use sluice_kube::{Clients, RequestError, next_batch_or_due, request};
 use sluice_model::SecretReader;
-use sluice_tasks::catch_panic;
+use sluice_tasks::{FailedAttempts, catch_panic};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +30,7 @@ pub struct SecretReviewer {
     results: Input<SecretReader, bool>,
     reviews: BTreeMap<SecretReader, Review>,
     running: JoinSet<(SecretReader, Outcome)>,
+    failures: FailedAttempts,
 }
 
 /// A wanted review.
@@ -57,7 +58,15 @@ impl SecretReviewer {
         wanted: Published<SecretReader, ()>,
         results: Input<SecretReader, bool>,
     ) -> Self {
-        Self { clients, feed: feed.only(&wanted), wanted, results, reviews: BTreeMap::new(), running: JoinSet::new() }
+        Self {
+            clients,
+            feed: feed.only(&wanted),
+            wanted,
+            results,
+            reviews: BTreeMap::new(),
+            running: JoinSet::new(),
+            failures: FailedAttempts::of("Secret reviewer"),
+        }
     }
 
     /// Runs until `stop` is cancelled or the engine stops.
@@ -129,7 +138,12 @@ impl SecretReviewer {
                 (false, RETRY_INTERVAL)
             }
             Outcome::Failed(error) => {
-                warn!(%cluster, %namespace, %service_account, %error, "failed to review access to Secrets, retrying");
+                if let Some(failures) = self.failures.count() {
+                    warn!(
+                        %cluster, %namespace, %service_account, %error, failures,
+                        "failed to review access to Secrets, retrying; reported once a minute"
+                    );
+                }
                 (review.last.unwrap_or(false), RETRY_INTERVAL)
             }
         };

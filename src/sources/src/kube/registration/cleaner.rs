@@ -8,6 +8,7 @@ use kube::Client;
 use sluice_engine::{Feed, Published};
 use sluice_kube::{Backoff, Term, TermEnded, next_batch_or_due};
 use sluice_model::{Labels, ObjectKey, Text, WorkloadEntry};
+use sluice_tasks::FailedAttempts;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -55,7 +56,10 @@ pub struct EntryCleaner {
     feed: Feed,
     entries: Published<ObjectKey, WorkloadEntry>,
     due: BTreeMap<ObjectKey, Instant>,
+    /// Time of the next removal, at the earliest.
+    earliest: Instant,
     backoff: Backoff,
+    failures: FailedAttempts,
 }
 
 impl EntryCleaner {
@@ -77,7 +81,9 @@ impl EntryCleaner {
             feed,
             entries,
             due: BTreeMap::new(),
+            earliest: Instant::now(),
             backoff,
+            failures: FailedAttempts::of("workload cleaner"),
         }
     }
 
@@ -85,7 +91,7 @@ impl EntryCleaner {
     pub async fn run(mut self, term: impl Into<Term>) {
         let term = term.into();
         loop {
-            let due = self.due.values().min().copied();
+            let due = self.due.values().min().map(|due| (*due).max(self.earliest));
             let Some(batch) = next_batch_or_due(&mut self.feed, due, term.ended()).await else { return };
             for event in batch.iter().flat_map(|batch| batch.events(&self.entries)) {
                 let due = event.new.and_then(|entry| self.options.due(&entry.meta.annotations));
@@ -100,23 +106,33 @@ impl EntryCleaner {
         }
     }
 
-    /// Removes one entry, if one is due, so that changes are read between two removals.
+    /// Removes the entry that has been due for the longest time, if one is, so that changes are read between two removals.
     async fn remove_due(&mut self, term: &Term) -> Result<(), TermEnded> {
         let now = Instant::now();
-        let Some(key) = self.due.iter().find(|(_, due)| **due <= now).map(|(key, _)| key.clone()) else {
-            return Ok(());
-        };
+        let first = self.due.iter().min_by_key(|(_, due)| **due).filter(|(_, due)| **due <= now);
+        let Some((key, _)) = first.filter(|_| self.earliest <= now) else { return Ok(()) };
+        let key = key.clone();
         self.due.remove(&key);
-        match term.write(self.remove(&key)).await? {
+        let wait = match term.write(self.remove(&key)).await? {
             // The watch reports the change.
-            Ok(()) | Err(EntryError::Conflict) => self.backoff.reset(),
-            Err(error) => {
-                warn!(target: "wle", workload_entry = %key, %error, "failed to remove a WorkloadEntry, retrying");
-                self.due.insert(key, Instant::now() + self.backoff.failed());
+            Ok(()) | Err(EntryError::Conflict) => {
+                self.backoff.reset();
+                REMOVAL_INTERVAL
             }
-        }
-        let next = Instant::now() + REMOVAL_INTERVAL;
-        self.due.values_mut().for_each(|due| *due = (*due).max(next));
+            Err(error) => {
+                if let Some(failures) = self.failures.count() {
+                    warn!(
+                        target: "wle", workload_entry = %key, %error, failures,
+                        "failed to remove a WorkloadEntry, retrying; reported once a minute"
+                    );
+                }
+                let wait = self.backoff.failed();
+                self.due.insert(key, Instant::now() + wait);
+                // If the API server failed, the others would fail too.
+                if error.is_permanent() { REMOVAL_INTERVAL } else { wait }
+            }
+        };
+        self.earliest = Instant::now() + wait;
         Ok(())
     }
 
@@ -147,7 +163,63 @@ fn instant(at: SystemTime) -> Instant {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use sluice_engine::{Engine, EngineOptions};
+    use sluice_model::ObjectMeta;
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
+
+    #[tokio::test]
+    async fn no_entry_is_removed_while_the_wait_after_a_failure_of_the_api_server_lasts() {
+        let (engine, (input, entries)) = Engine::start(EngineOptions::default(), |builder| {
+            builder.dataflow("test", |graph| {
+                let (input, entries) = graph.input::<ObjectKey, WorkloadEntry>("entries");
+                (input, entries.publish())
+            })
+        });
+        let annotations = [(CONTROLLER, "one"), (DISCONNECTED_AT, "1970-01-01T00:00:01Z")];
+        let annotations: Labels = annotations.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let meta = ObjectMeta { annotations, ..ObjectMeta::default() };
+        engine.transaction(|tx| {
+            for number in 0..50 {
+                let key = ObjectKey::new("c", "shop", format!("entry-{number}"));
+                tx.set(&input, key, WorkloadEntry { meta: meta.clone(), ..WorkloadEntry::default() });
+            }
+        });
+        engine.flush();
+        let requests = Arc::new(AtomicUsize::new(0));
+        let counted = requests.clone();
+        let answer = move |_: Request<Body>| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            std::future::ready(Ok::<_, Infallible>(
+                Response::builder().status(500).body(Body::empty()).expect("a response"),
+            ))
+        };
+        let client = Client::new(tower::service_fn(answer), "default");
+        let registration = RegistrationOptions {
+            controller: "one".into(),
+            registers: true,
+            reports_health: true,
+            checks_identity: true,
+        };
+        let options = CleanupOptions { grace_period: Duration::ZERO, max_connection_age: None };
+        let metrics = RegistrationMetrics::default();
+        let cleaner = EntryCleaner::new(("c".into(), client), registration, options, engine.feed(), entries, metrics);
+        let stop = CancellationToken::new();
+        let cleaning = tokio::spawn(cleaner.run(stop.clone()));
+        // With a wait between two removals only, these are 30 requests.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        stop.cancel();
+        cleaning.await.expect("the cleaner ends");
+        let requests = requests.load(Ordering::SeqCst);
+        assert!((1..=5).contains(&requests), "{requests}");
+    }
 
     #[test]
     fn entries_are_due_after_the_grace_period_or_as_orphans() {
