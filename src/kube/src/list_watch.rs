@@ -3,7 +3,7 @@
 //! ```text
 //! List ──ok──▶ Watch ──ended, silent──▶ Watch, from the last resourceVersion
 //!  ▲  ▲          │ └───failed──▶ wait, Watch
-//!  │  └──────────┘ resourceVersion expired (410)
+//!  │  └──────────┘ resourceVersion expired (410); wait if it is that of a recent list
 //!  └─ failed, silent: wait          not found (404), and discovery says that the kind is not served: end
 //! ```
 //!
@@ -22,7 +22,7 @@ use tracing::{Instrument as _, debug, error_span, info, warn};
 
 use crate::api::{Api, ApiError, Resource};
 use crate::backoff::Backoff;
-use crate::pace::{self, Pace};
+use crate::pace::{self, MIN_SUCCESSFUL_WATCH, Pace};
 use crate::raw_object::RawObject;
 use crate::watch_states::{WatchGuard, WatchState};
 
@@ -63,6 +63,10 @@ pub struct ListWatch<R> {
     receiver: R,
     /// The list in progress; `None` while watching.
     list: Option<List>,
+    /// When the last list ended.
+    listed: Option<Instant>,
+    /// The resourceVersion of the last list expired early.
+    expires_early: bool,
     state: WatchGuard,
 }
 
@@ -103,7 +107,8 @@ impl<R: Receiver> ListWatch<R> {
     #[must_use]
     pub fn new(api: Api, resource: Resource, backoff: Backoff, receiver: R) -> Self {
         let state = api.add_state(&resource);
-        Self { api, resource, pace: Pace::new(backoff), receiver, list: None, state }
+        let pace = Pace::new(backoff);
+        Self { api, resource, pace, receiver, list: None, listed: None, expires_early: false, state }
     }
 
     /// Runs forever. While the API server does not serve the kind, the collection is absent. A new call lists again.
@@ -244,10 +249,15 @@ impl<R: Receiver> ListWatch<R> {
 
     fn end_list(&mut self) {
         self.receiver.end_list();
-        self.pace.reset();
         self.api.succeeded();
         let List { started, objects, .. } = self.list.take().unwrap_or_default();
         let milliseconds = started.elapsed().as_millis();
+        self.listed = Some(Instant::now());
+        if std::mem::take(&mut self.expires_early) {
+            // The failure lasts, and is logged once a minute.
+            debug!(objects, milliseconds, "listed again");
+            return;
+        }
         info!(objects, milliseconds, "listed");
         pace::report_success(self.state());
     }
@@ -272,6 +282,12 @@ impl<R: Receiver> ListWatch<R> {
             }
         };
         let (next, error) = match error {
+            ApiError::Gone if !is_listing && self.is_listed_recently() => {
+                self.expires_early = true;
+                self.report(true, &ApiError::Other("its resourceVersion has expired at once".to_owned()));
+                self.wait().await;
+                return Next::ListAgain;
+            }
             ApiError::Gone if !is_listing => {
                 info!("resourceVersion of the watch has expired, listing again");
                 return Next::ListAgain;
@@ -299,6 +315,11 @@ impl<R: Receiver> ListWatch<R> {
         self.report(is_listing, &error);
         self.wait().await;
         next
+    }
+
+    /// Whether the last list has just ended. A server whose resourceVersions have expired then would be listed without end.
+    fn is_listed_recently(&self) -> bool {
+        self.listed.is_some_and(|listed| listed.elapsed() < MIN_SUCCESSFUL_WATCH)
     }
 
     /// Whether this is the first 404 of a list: discovery has a new kind a moment before the API server serves it.
@@ -339,4 +360,94 @@ impl<R: Receiver> ListWatch<R> {
 /// Whether the API server rejects the parameters of a streaming list.
 fn is_rejected(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if matches!(status.code, 400 | 422))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::json;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::transport::is_watch;
+    use crate::{KubeOptions, WatchStates};
+
+    struct NoReceiver;
+
+    impl Receiver for NoReceiver {
+        fn begin_list(&mut self) {}
+        fn listed(&mut self, _: Vec<Value>) {}
+        fn end_list(&mut self) {}
+        fn watched(&mut self, _: Vec<WatchEvent>) {}
+        fn absent(&mut self) {}
+    }
+
+    /// Requests to a server.
+    #[derive(Clone, Default)]
+    struct Requests {
+        lists: Vec<Instant>,
+        watches: usize,
+    }
+
+    /// A server that answers 410 to this number of watches, and nothing to later ones.
+    fn expiring_server(expired: usize) -> (Client, watch::Receiver<Requests>) {
+        let (requests, received) = watch::channel(Requests::default());
+        let answer = move |request: Request<Body>| {
+            let query = request.uri().query().unwrap_or_default();
+            let (status, answer) = if query.contains("sendInitialEvents") {
+                (400, json!({"kind": "Status", "status": "Failure", "message": "unknown parameter", "code": 400}))
+            } else if is_watch(request.uri()) {
+                requests.send_modify(|requests| requests.watches += 1);
+                (410, json!({"kind": "Status", "status": "Failure", "message": "too old", "code": 410}))
+            } else {
+                requests.send_modify(|requests| requests.lists.push(Instant::now()));
+                (200, json!({"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": []}))
+            };
+            let is_answered = status != 410 || requests.borrow().watches <= expired;
+            async move {
+                if !is_answered {
+                    std::future::pending::<()>().await;
+                }
+                let response = Response::builder().status(status).body(Body::from(answer.to_string().into_bytes()));
+                Ok::<_, Infallible>(response.expect("a response"))
+            }
+        };
+        (Client::new(tower::service_fn(answer), "default"), received)
+    }
+
+    fn start(client: Client) -> (tokio::task::JoinHandle<()>, WatchStates) {
+        let (options, states) = (KubeOptions::default(), WatchStates::default());
+        let api = Api::new(client, "east".into(), options, states.clone());
+        let resource = Resource::of::<k8s_openapi::api::core::v1::Pod>();
+        let mut watching = ListWatch::new(api, resource, options.backoff(), NoReceiver);
+        (tokio::spawn(async move { watching.run().await }), states)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn lists_whose_resource_version_expires_at_once_are_read_again_after_growing_waits() {
+        let (client, mut requests) = expiring_server(usize::MAX);
+        let (watching, states) = start(client);
+        let requests = requests.wait_for(|requests| requests.lists.len() == 5).await.expect("it lists").clone();
+        let waits: Vec<Duration> = requests.lists.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        for (wait, shortest) in waits.iter().zip([125, 250, 500, 1000]) {
+            assert!(*wait >= Duration::from_millis(shortest), "{waits:?}");
+        }
+        let [summary] = states.of("east").try_into().expect("one collection");
+        assert!(summary.failure.is_some_and(|failure| failure.reason.contains("expired at once")));
+        watching.abort();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn list_that_follows_an_expired_resource_version_is_read_soon_and_watched() {
+        let (client, mut requests) = expiring_server(1);
+        let (watching, _) = start(client);
+        let requests = requests.wait_for(|requests| requests.watches == 2).await.expect("it watches").clone();
+        assert_eq!(requests.lists.len(), 2);
+        assert!(requests.lists[1] - requests.lists[0] < Duration::from_secs(5), "within the time of recovery");
+        watching.abort();
+    }
 }

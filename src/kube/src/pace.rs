@@ -22,7 +22,7 @@ use crate::transport::is_watch;
 use crate::watch_states::WatchState;
 
 /// A watch that lasts this long resets the backoff.
-const MIN_SUCCESSFUL_WATCH: Duration = Duration::from_secs(5);
+pub(crate) const MIN_SUCCESSFUL_WATCH: Duration = Duration::from_secs(5);
 
 /// Time after which the server ends a watch that begins with a streaming list.
 const STREAMING_LIST_TIMEOUT: Duration = Duration::from_secs(300);
@@ -49,7 +49,7 @@ impl Pace {
         state.backoff.failed()
     }
 
-    /// A list is complete, or the API server is reachable again.
+    /// The API server is reachable again. The end of a list resets nothing: its watch may fail at once, each time.
     pub(crate) fn reset(&self) {
         self.state().backoff.reset();
     }
