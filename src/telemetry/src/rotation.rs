@@ -50,7 +50,11 @@ impl RotatedFile {
     /// Renames the file, and begins a new one.
     fn rotate(&mut self) -> io::Result<()> {
         let now = Timestamp::now();
-        fs::rename(&self.rotation.path, self.backup(now))?;
+        match fs::rename(&self.rotation.path, self.backup(now)) {
+            // It was renamed before, and the new file could not be opened.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            renamed => renamed?,
+        }
         self.file = open(&self.rotation.path)?;
         self.bytes = 0;
         // Files that cannot be deleted are tried again with the next rotation.
@@ -157,11 +161,19 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).expect("read"), "four\nfive\n");
         assert!(!aged.exists() && other.exists());
 
+        // The file was renamed, and no new one could be opened: the next rotation opens it.
+        fs::rename(&path, directory.path().join("logs/sluiced-2100-01-01T00-00-00.000000.log")).expect("renamed");
+        file.write_all(b"six\n").expect("written");
+        assert_eq!(fs::read_to_string(&path).expect("it is opened again"), "six\n");
+        file.write_all(b"7\n").expect("written");
+
         // A restart continues the file.
         drop(file);
         let mut file = RotatedFile::open(rotation).expect("opened");
-        file.write_all(b"six\n").expect("written");
-        assert_eq!(fs::read_to_string(&path).expect("read"), "six\n");
-        assert_eq!(fs::read_to_string(&file.backups().expect("listed")[0].1).expect("read"), "four\nfive\n");
+        file.write_all(b"eight\n").expect("written");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "eight\n");
+        let backups: Vec<_> = file.backups().expect("listed").into_iter().map(|(_, path)| path).collect();
+        let contents: Vec<_> = backups.iter().map(|path| fs::read_to_string(path).expect("read")).collect();
+        assert_eq!(contents, ["four\nfive\n", "six\n7\n"]);
     }
 }
