@@ -1,5 +1,7 @@
 //! Lists and watches of the source.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use sluice_kube::KubeOptions;
 use sluice_model::Kind;
@@ -116,7 +118,9 @@ async fn watches_continue_when_connections_are_frozen(api: KubeApi) {
     api.define("VirtualService").await;
     api.apply(virtual_service(n, "a")).await;
     let client = super::client(&api).await;
-    let running = RunningSource::run(api, client, KubeOptions::default());
+    // No watch ends by itself within the time limit of the test.
+    let options = KubeOptions { watch_timeout: Duration::from_secs(290), ..KubeOptions::default() };
+    let running = RunningSource::run(api, client, options);
     running.sink.synced().await;
     let mut expect = vec!["a"];
     for name in ["b", "c"] {

@@ -118,7 +118,14 @@ pub fn client(config: Config) -> Result<Client, kube::Error> {
 /// # Errors
 /// The request fails, or has no response in time.
 pub async fn request<T: DeserializeOwned>(client: &Client, request: Request<Vec<u8>>) -> Result<T, kube::Error> {
-    let limit = REQUEST_TIMEOUT;
+    request_within(client, request, REQUEST_TIMEOUT).await
+}
+
+async fn request_within<T: DeserializeOwned>(
+    client: &Client,
+    request: Request<Vec<u8>>,
+    limit: Duration,
+) -> Result<T, kube::Error> {
     let response = tokio::time::timeout(limit, client.request_text(request)).await;
     let text = response.map_err(|_| kube::Error::Service(Box::new(NoResponse { limit })))??;
     // Not the client's own function, which logs a text that it cannot parse, such as one of a Secret.

@@ -1,10 +1,11 @@
-//! Connections that die while a heartbeat is on its way.
+//! Connections that die while a heartbeat is on its way, and peers that never answer.
 
 use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::error::chain;
 
 /// Time limit for noticing a dead connection.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -79,4 +80,20 @@ async fn a_watch_that_received_data_just_before_its_connection_died_is_ended() {
     server.lose_connections();
     let received = tokio::time::timeout(LIMIT, watch.into_body().collect()).await.expect("the watch is ended");
     assert_eq!(received.expect("no error").to_bytes(), "{");
+}
+
+#[tokio::test]
+async fn request_whose_peer_accepts_and_never_answers_ends_at_its_time_limit() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");
+    let uri = format!("http://{}", listener.local_addr().expect("an address")).parse().expect("a URI");
+    let client = client(Config::new(uri)).expect("a client");
+    let limit = Duration::from_millis(300);
+    let begun = Instant::now();
+    let request = Request::get("/api/v1/namespaces/shop").body(Vec::new()).expect("a request");
+    let answer = tokio::time::timeout(LIMIT, request_within::<serde_json::Value>(&client, request, limit)).await;
+    let error = answer.expect("it ends").expect_err("no answer");
+    assert!(chain(&error).contains("no response within 0.3 s"), "{}", chain(&error));
+    assert!(begun.elapsed() >= limit);
+    // The kernel accepts connections as long as the listener exists.
+    drop(listener);
 }
