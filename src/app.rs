@@ -273,6 +273,7 @@ impl App {
         self.replay_changes();
         self.trace_changes()?;
         self.track_reconciliations();
+        self.log_stale_watches();
         self.tasks.wait_for(std::future::pending::<()>()).await?;
         Ok(())
     }

@@ -269,6 +269,18 @@ impl App {
         self.write_parts_when("condition writer", STATUS_LOCK, client, updates, waits);
     }
 
+    /// Logs watched collections for which the API server sends nothing.
+    pub(super) fn log_stale_watches(&mut self) {
+        if self.local_client.is_none() {
+            return;
+        }
+        let states = self.graph.metrics.watches.clone();
+        self.tasks.spawn_restarted_until_stop("ages of watches", move || {
+            let states = states.clone();
+            async move { states.log_stale().await }
+        });
+    }
+
     /// Follows the objects that ask for the condition `Reconciled`.
     pub(super) fn track_reconciliations(&mut self) {
         if self.local_client.is_none() {

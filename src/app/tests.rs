@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::*;
 
 /// Tasks that are restarted.
-const RESTARTED: [&str; 22] = [
+const RESTARTED: [&str; 23] = [
     "watch of Pod",
     "watch of CustomResourceDefinition",
     "watch of VirtualService",
@@ -32,6 +32,7 @@ const RESTARTED: [&str; 22] = [
     "workload cleaner",
     "heartbeat of the Kubernetes API",
     "gateway names",
+    "ages of watches",
     "served configuration",
     "stream registry",
     "roots of a remote cluster",

@@ -13,9 +13,12 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 use sluice_model::Text;
 use sluice_telemetry::Sample;
+use tracing::warn;
 
 /// Time between two warnings of one failing collection.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
+/// Age from which a collection without a failure is logged. docs/operate.md has an alert for it.
+const STALE_AGE: Duration = Duration::from_secs(120);
 /// Longest text of a failure. An API server may answer with a whole page.
 const MAX_REASON_BYTES: usize = 300;
 
@@ -69,6 +72,31 @@ impl WatchStates {
         let states = self.states();
         let all = states.iter().map(|((cluster, resource), state)| (cluster.clone(), state.state().summary(resource)));
         all.filter(|(_, summary)| summary.failure.is_some()).collect()
+    }
+
+    /// Logs once a minute each collection that is older than two minutes. Failures are logged when they happen.
+    pub async fn log_stale(&self) {
+        loop {
+            tokio::time::sleep(WARNING_INTERVAL).await;
+            for (cluster, kind, age) in self.stale(Instant::now()) {
+                let age_seconds = age.as_secs();
+                warn!(
+                    %cluster, kind, age_seconds,
+                    "API server sends nothing for the kind, changes may be missing; reported once a minute"
+                );
+            }
+        }
+    }
+
+    /// The collections that are old although no request for them has failed.
+    fn stale(&self, now: Instant) -> Vec<(Text, String, Duration)> {
+        let states = self.states();
+        let ages = states.iter().filter_map(|((cluster, resource), state)| {
+            let state = state.state();
+            let age = now.saturating_duration_since(state.confirmed);
+            (state.failing.is_none() && age > STALE_AGE).then(|| (cluster.clone(), resource.clone(), age))
+        });
+        ages.collect()
     }
 
     /// Adds a collection until the guard is dropped.
@@ -264,6 +292,24 @@ mod tests {
         assert!(state.failed("500") && state.succeeded().is_some());
         assert!(!state.failed("500"), "the warning of the last failure is not a minute old");
         assert_eq!(state.succeeded(), None, "this failure was not logged");
+    }
+
+    #[test]
+    fn collection_that_is_silent_for_two_minutes_is_stale_and_one_that_fails_is_logged_by_its_failure() {
+        let states = WatchStates::default();
+        let silent = states.add("east", "/api/v1/pods".to_owned());
+        let failing = states.add("east", "/api/v1/services".to_owned());
+        failing.state.failed("500");
+        let now = Instant::now();
+        assert!(states.stale(now + STALE_AGE / 2).is_empty());
+        let later = now + STALE_AGE + Duration::from_secs(1);
+        let [(cluster, kind, age)] = states.stale(later).try_into().expect("one collection");
+        assert_eq!((cluster.as_str(), kind.as_str()), ("east", "/api/v1/pods"));
+        assert!(age > STALE_AGE);
+        failing.state.succeeded();
+        assert_eq!(states.stale(later).len(), 2);
+        drop(silent);
+        assert_eq!(states.stale(later).len(), 1);
     }
 
     #[test]
