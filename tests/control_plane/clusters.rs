@@ -246,7 +246,7 @@ async fn requests_to_a_remote_cluster_match_the_manifest() {
     mesh.engine.transaction(|tx| inputs.mark_all_synced(tx));
     for account in ["gateway", "other"] {
         let proxy = Proxy {
-            cluster: "east".into(),
+            proven_cluster: Some("east".into()),
             identity: Some(Identity::new("cluster.local", "edge", account)),
             ..Proxy::default()
         };

@@ -38,10 +38,10 @@ impl SecretReviewFixture {
         self.engine.snapshot().iter(&self.wanted).count()
     }
 
-    /// Connects a proxy of a cluster with that service account.
+    /// Connects a proxy with that service account, which a cluster has authenticated.
     pub(crate) fn connect(&self, cluster: &str, namespace: &str, service_account: &str) {
         let proxy = Proxy {
-            cluster: cluster.into(),
+            proven_cluster: Some(cluster.into()),
             identity: Some(Identity::new("cluster.local", namespace, service_account)),
             ..Proxy::default()
         };

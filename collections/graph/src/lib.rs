@@ -88,6 +88,7 @@ use traffic::gateways::reach::{ReachInputs, derive_reach};
 use traffic::gateways::routers::{RouterInputs, derive_routers};
 use traffic::policy_statuses::{PolicyWithStatus, derive_policy_statuses};
 use traffic::reconciled::{derive_condition_requests, derive_condition_updates};
+use traffic::secret_accounts::derive_pod_accounts;
 use traffic::secrets::Secrets;
 use traffic::sidecars::HostInputs;
 use traffic::unenforced_policies::derive_unenforced_policies;
@@ -311,13 +312,25 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let of_agentgateways = gateway_api.agentgateway.as_ref().map(|of| &of.accounts);
         let unenforced = derive_unenforced_policies(&objects, &root_namespace, ambient.as_ref(), of_agentgateways);
         let credential_namespaces = derive_credential_namespaces(&all_rules);
-        let secrets = Secrets::new(&raw, &objects, bundles, &mesh, &proxies, &routers, &credential_namespaces, options);
+        let accounts = derive_pod_accounts(&raw.pods);
+        let secrets = Secrets::new(
+            &raw,
+            &objects,
+            bundles,
+            &mesh,
+            &proxies,
+            &routers,
+            &credential_namespaces,
+            &accounts,
+            options,
+        );
         let attached = attached::derive_attached(&objects, &mesh, &proxies);
         let pulls = pull_secrets::derive_pull_access(
             &proxies,
             &attached.extensions,
             &attached.root,
             waypoints.as_ref(),
+            &accounts,
             options,
         );
         let replica_groups = derive_replica_groups(&proxies, &service_targets, &services);

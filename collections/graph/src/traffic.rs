@@ -10,6 +10,7 @@ pub(crate) mod ingresses;
 pub(crate) mod policy_statuses;
 pub(crate) mod pull_secrets;
 pub(crate) mod reconciled;
+pub(crate) mod secret_accounts;
 pub(crate) mod secrets;
 pub(crate) mod sidecars;
 pub(crate) mod unenforced_policies;

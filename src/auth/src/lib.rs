@@ -24,7 +24,7 @@ pub use caller::{Caller, IdentityMismatch, PodName};
 pub use certificate::{CertificateCheck, ClientCertificates};
 pub use forwarded::{FORWARDED_HEADER, ForwardedCertificates};
 pub use review::{ReviewLimits, ReviewMetrics, ReviewedTokens};
-pub use token::{FileKeys, KeySet, KeySource, KeysError, NotKeySet, RemoteKeys, SignedTokens};
+pub use token::{ClusterKeys, FileKeys, KeySet, KeySource, KeysError, NotKeySet, RemoteKeys, SignedTokens};
 pub use trust_domain::{TrustDomain, is_in_trust_domain};
 pub use viewer::{Viewer, ViewerRules};
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use http::{HeaderMap, header};
 use sluice_jwks::FetchError;
+use sluice_model::Text;
 
 pub use file::FileKeys;
 pub use keys::{KeySet, NotKeySet};
@@ -79,13 +80,26 @@ pub trait KeySource: Send + Sync + 'static {
     fn keys(&self, refresh: bool) -> BoxFuture<'_, Result<Arc<KeySet>, KeysError>>;
 }
 
+/// The keys of tokens of a cluster.
+pub struct ClusterKeys {
+    /// Id of the cluster, which a token with a signature by these keys proves.
+    pub cluster: Text,
+    /// The keys.
+    pub keys: FileKeys,
+}
+
+/// The keys that verify tokens.
+enum TokenKeys {
+    /// Keys of an issuer, whose tokens prove no cluster.
+    Issuer(Box<dyn KeySource>),
+    /// Keys by the name of a cluster. The empty name is for callers that do not name a cluster.
+    Clusters(BTreeMap<String, ClusterKeys>),
+}
+
 /// Verifies tokens with the keys of their issuers.
 pub struct SignedTokens {
     name: &'static str,
-    /// Sources of keys by cluster. The empty name is for callers that do not name a cluster.
-    keys: BTreeMap<String, Box<dyn KeySource>>,
-    /// Callers of all clusters use the keys of the empty name.
-    any_cluster: bool,
+    keys: TokenKeys,
     /// Empty accepts any issuer.
     issuer: String,
     audiences: Vec<String>,
@@ -98,27 +112,25 @@ impl SignedTokens {
     pub fn of_issuer(keys: impl KeySource, issuer: &str, audiences: &[String], trust_domain: TrustDomain) -> Self {
         Self {
             name: "token of the issuer",
-            keys: BTreeMap::from([(String::new(), Box::new(keys) as Box<dyn KeySource>)]),
-            any_cluster: true,
+            keys: TokenKeys::Issuer(Box::new(keys)),
             issuer: issuer.to_owned(),
             audiences: audiences.to_vec(),
             trust_domain,
         }
     }
 
-    /// Tokens of clusters, each with its own keys. The empty name is for callers that do not name a cluster.
+    /// Tokens of clusters, each with its own keys, by the names of the clusters. The empty name is for callers that do not name
+    /// a cluster. A token proves the cluster whose keys verify it.
     #[must_use]
     pub fn of_clusters(
-        keys: BTreeMap<String, FileKeys>,
+        keys: BTreeMap<String, ClusterKeys>,
         issuer: &str,
         audiences: &[String],
         trust_domain: TrustDomain,
     ) -> Self {
-        let keys = keys.into_iter().map(|(cluster, keys)| (cluster, Box::new(keys) as Box<dyn KeySource>));
         Self {
             name: "token of a cluster",
-            keys: keys.collect(),
-            any_cluster: false,
+            keys: TokenKeys::Clusters(keys),
             issuer: issuer.to_owned(),
             audiences: audiences.to_vec(),
             trust_domain,
@@ -127,18 +139,29 @@ impl SignedTokens {
 
     async fn verdict(&self, call: &Call<'_>) -> Verdict {
         let Some(token) = bearer(call.headers) else { return Verdict::NoCredentials };
-        let cluster = if self.any_cluster { "" } else { cluster(call.headers) };
-        let Some(keys) = self.keys.get(cluster) else {
-            return Verdict::Rejected(format!(
-                "the caller names cluster {cluster:?}, for which no keys are configured"
-            ));
+        let (keys, proven) = match &self.keys {
+            TokenKeys::Issuer(keys) => (&**keys, None),
+            TokenKeys::Clusters(keys) => {
+                let cluster = cluster(call.headers);
+                let Some(ClusterKeys { cluster, keys }) = keys.get(cluster) else {
+                    return Verdict::Rejected(format!(
+                        "the caller names cluster {cluster:?}, for which no keys are configured"
+                    ));
+                };
+                (keys as &dyn KeySource, Some(cluster))
+            }
         };
-        match self.verify(token, &**keys).await {
-            Ok(claims) => match claims.service_account() {
-                Some((namespace, name)) => Verdict::Identified(vec![self.trust_domain.identity(namespace, name)]),
-                None => Verdict::Rejected(TokenError::Subject.to_string()),
-            },
-            Err(error) => Verdict::Rejected(error.to_string()),
+        let claims = match self.verify(token, keys).await {
+            Ok(claims) => claims,
+            Err(error) => return Verdict::Rejected(error.to_string()),
+        };
+        let Some((namespace, name)) = claims.service_account() else {
+            return Verdict::Rejected(TokenError::Subject.to_string());
+        };
+        let identity = self.trust_domain.identity(namespace, name);
+        match proven {
+            Some(cluster) => Verdict::Account(identity, cluster.clone()),
+            None => Verdict::Identified(vec![identity]),
         }
     }
 

@@ -11,8 +11,8 @@ use std::time::Instant;
 use anyhow::Result;
 use serde_json::json;
 use sluice_auth::{
-    Authenticator, Authenticators, Call, Caller, ClientCertificates, FORWARDED_HEADER, FileKeys, ForwardedCertificates,
-    SignedTokens, TrustDomain,
+    Authenticator, Authenticators, Call, Caller, ClientCertificates, ClusterKeys, FORWARDED_HEADER, FileKeys,
+    ForwardedCertificates, SignedTokens, TrustDomain,
 };
 use sluice_model::{ClientProfile, Identity, Proxy, ProxyKey, ResourceType, Text};
 use sluice_proto::envoy::config::core::v3::Node;
@@ -85,7 +85,8 @@ impl<'s> CallerTarget<'s> {
         let directory = tempfile::tempdir()?;
         let file = directory.path().join("keys.json");
         std::fs::write(&file, issuer.keys().to_string())?;
-        let keys = [(String::new(), FileKeys::new(&file))].into();
+        let own = ClusterKeys { cluster: Text::from("own"), keys: FileKeys::new(&file) };
+        let keys = [(String::new(), own)].into();
         let audiences = ["istio-ca".to_owned()];
         let tokens = SignedTokens::of_clusters(keys, "https://issuer", &audiences, TrustDomain::new("td".into()));
         let chain: Vec<Arc<dyn Authenticator>> = vec![

@@ -16,8 +16,8 @@ use aws_lc_rs::signature::{
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
-use sluice_auth::{Authenticator, Call, FileKeys, SignedTokens, TrustDomain, Verdict};
-use sluice_model::Identity;
+use sluice_auth::{Authenticator, Call, ClusterKeys, FileKeys, SignedTokens, TrustDomain, Verdict};
+use sluice_model::{Identity, Text};
 
 use crate::bytes;
 use crate::csr::element;
@@ -31,6 +31,8 @@ use crate::turns::{self, violation};
 /// Longer tokens are rejected unread.
 const MAX_TOKEN_BYTES: usize = 16 << 10;
 const ISSUER: &str = "https://issuer";
+/// The cluster whose keys verify tokens.
+const CLUSTER: &str = "own";
 const P256: &str = include_str!("keys/p256.key");
 const RSA: &str = include_str!("../../../src/ca/src/tests/rsa-pkcs8.key");
 /// Key ids that tokens name.
@@ -124,7 +126,8 @@ impl<'s> TokenTarget<'s> {
 }
 
 async fn verify(file: &Path, token: &str) -> Verdict {
-    let keys = [(String::new(), FileKeys::new(file))].into();
+    let own = ClusterKeys { cluster: Text::from(CLUSTER), keys: FileKeys::new(file) };
+    let keys = [(String::new(), own)].into();
     let tokens = SignedTokens::of_clusters(keys, ISSUER, &["istio-ca".to_owned()], TrustDomain::new("td".into()));
     let mut headers = http::HeaderMap::new();
     let Ok(value) = http::HeaderValue::from_bytes(format!("Bearer {token}").as_bytes()) else {
@@ -137,17 +140,18 @@ async fn verify(file: &Path, token: &str) -> Verdict {
 fn check(issuer: &Issuer, token: &Token, verdict: &Verdict, changes_keys: bool) -> Result<bool, Violation> {
     let description = || format!("{verdict:?}\n{}", token.text);
     match verdict {
-        Verdict::Identified(identities) => {
+        Verdict::Account(identity, cluster) => {
             let Some(claims) = issuer.signed(&token.text) else {
                 return violation("a token without a valid signature is accepted", description());
             };
             let expect = identity_of(&claims).map(|(namespace, name)| Identity::new("td", namespace, name));
-            match (identities.as_slice(), expect) {
-                ([one], Some(expect)) if *one == expect => Ok(true),
+            match expect {
+                Some(expect) if *identity == expect && cluster.as_str() == CLUSTER => Ok(true),
                 _ => violation("an invalid token is accepted, or its identity is wrong", description()),
             }
         }
         Verdict::Pod(..) => violation("a token is accepted as that of a pod", description()),
+        Verdict::Identified(_) => violation("a token of a cluster does not prove the cluster", description()),
         Verdict::Rejected(reason) if contains_token(reason, &token.text) => {
             violation("the reason of a rejection contains the token", description())
         }

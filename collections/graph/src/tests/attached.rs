@@ -216,3 +216,22 @@ fn a_pull_secret_touches_the_module_of_proxies_that_may_use_it() {
     assert!(mesh.extension_of(&web, near).contains("r.test/x"), "the module is sent without the secret");
     assert!(!mesh.extension_of(&web, near).contains("second"));
 }
+
+#[test]
+fn a_claimed_cluster_without_a_pod_of_the_identity_gives_no_pull_secret() {
+    let mesh = TestGraph::new("");
+    let claims = Proxy {
+        identity: Some(Identity::new("cluster.local", "east", "web")),
+        cluster: "remote".into(),
+        ..sidecar("east", "web", "10.9.0.1", &[])
+    };
+    let claims = mesh.connect(claims);
+    let name = "extensions.istio.io/trafficextension/east.it~istio-translated-wasmplugin";
+    mesh.apply(&object("WasmPlugin", "east", "{url: r.test/x, imagePullSecret: pull}"));
+    mesh.apply(&pull_secret("east", "pull", "of-own"));
+    mesh.write_in("remote", &pull_secret("east", "pull", "of-remote"), false);
+    assert!(mesh.extension_of(&claims, name).contains("of-own"));
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {namespace: east, name: web}, spec: {serviceAccountName: web}}";
+    mesh.write_in("remote", pod, false);
+    assert!(mesh.extension_of(&claims, name).contains("of-remote"));
+}

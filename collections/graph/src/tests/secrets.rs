@@ -178,6 +178,100 @@ fn the_cluster_that_authenticated_a_proxy_decides_and_not_the_one_that_it_claims
     assert!(layers("a") > layers("b"), "a review by the claimed cluster gives no access");
 }
 
+/// A pod with the service account of [`router`].
+fn gateway_pod(name: &str) -> String {
+    format!(
+        "\n---\n{{apiVersion: v1, kind: Pod, metadata: {{namespace: edge, name: {name}}}, spec: {{serviceAccountName: gateway}}}}\n"
+    )
+}
+
+/// The service account of [`router`] in a cluster.
+fn gateway_in(cluster: &str) -> SecretReader {
+    SecretReader { cluster: cluster.into(), namespace: "edge".into(), service_account: "gateway".into() }
+}
+
+impl TestGraph {
+    /// The clusters that are to review the service account of [`router`].
+    fn reviewing_clusters(&self) -> Vec<String> {
+        self.engine.flush();
+        let snapshot = self.engine.snapshot();
+        snapshot.iter(&self.handles.wanted_secret_reviews).map(|(key, _)| key.cluster.to_string()).collect()
+    }
+}
+
+#[test]
+fn without_a_proven_cluster_every_cluster_with_pods_of_the_identity_has_to_permit_secrets() {
+    let options = GraphOptions { reviews_secrets: true, ..GraphOptions::default() };
+    let mesh = TestGraph::with(options, &format!("{NAMESPACES}{}", tls("edge", "shop", 0)));
+    mesh.write_in("east", &format!("{NAMESPACES}{}", tls("edge", "shop", 1)), false);
+    let reviews = &mesh.handles.inputs.secret_reviews;
+    let claiming = |cluster: &str, name: &str| Proxy { cluster: cluster.into(), ..router(name, true) };
+    let certificates_of = |proxy: &ProxyKey| -> Option<Vec<String>> {
+        let layers = mesh.secret_layers(proxy)?;
+        let profiles = layers.into_iter().filter(|layer| layer.view == View::Namespace("edge".into()));
+        Some(
+            profiles
+                .map(|layer| layer.profile.to_string())
+                .filter(|profile| profile.contains("Certificates"))
+                .collect(),
+        )
+    };
+
+    // No cluster has such a pod, as for a workload outside Kubernetes: the cluster of the control plane decides.
+    let claims_east = mesh.subscribe(claiming("east", "a"));
+    assert_eq!(mesh.reviewing_clusters(), ["Kubernetes"], "a claim is no proof");
+    reviews.set(gateway_in("Kubernetes"), true);
+    assert!(certificates_of(&claims_east).expect("reviewed").iter().all(|layer| !layer.contains("east")));
+
+    // A gateway in a remote cluster: its cluster decides, and its Secrets are looked up first.
+    mesh.write_in("east", &gateway_pod("one"), false);
+    assert_eq!(mesh.reviewing_clusters(), ["east"]);
+    assert_eq!(mesh.secret_layers(&claims_east), None, "it is not reviewed yet");
+    reviews.set(gateway_in("east"), true);
+    let of_east = certificates_of(&claims_east).expect("reviewed");
+    assert!(of_east.len() == 1 && of_east[0].contains("east"), "{of_east:?}");
+
+    // A pod of the remote cluster that may not read Secrets there claims the cluster of the control plane, which permits it.
+    let claims_own = mesh.subscribe(claiming("Kubernetes", "b"));
+    assert_eq!(mesh.reviewing_clusters(), ["Kubernetes", "east"]);
+    reviews.set(gateway_in("east"), false);
+    reviews.set(gateway_in("Kubernetes"), true);
+    assert_eq!(certificates_of(&claims_own), Some(Vec::new()), "its own cluster forbids it");
+    reviews.set(gateway_in("east"), true);
+    assert_eq!(certificates_of(&claims_own).map(|layers| layers.len()), Some(1));
+
+    // With pods in both clusters, each claim needs the permission of both.
+    mesh.apply(&gateway_pod("two"));
+    reviews.set(gateway_in("Kubernetes"), false);
+    for proxy in [&claims_east, &claims_own] {
+        assert_eq!(certificates_of(proxy), Some(Vec::new()));
+    }
+    // A proven cluster decides alone.
+    let proven = mesh.subscribe(Proxy { proven_cluster: Some("east".into()), ..claiming("Kubernetes", "c") });
+    assert_eq!(certificates_of(&proven).map(|layers| layers.len()), Some(1));
+}
+
+#[test]
+fn only_the_first_and_the_last_pod_of_an_identity_in_a_cluster_change_who_reviews_it() {
+    let options = GraphOptions { reviews_secrets: true, ..GraphOptions::default() };
+    let mut mesh = TestGraph::with(options, NAMESPACES);
+    let review = |mesh: &TestGraph, cluster: &str| {
+        mesh.engine.transaction(|tx| tx.set(&mesh.handles.inputs.secret_reviews, gateway_in(cluster), true));
+    };
+    mesh.subscribe(router("a", true));
+    review(&mesh, "Kubernetes");
+    mesh.changed();
+    mesh.apply(&gateway_pod("one"));
+    assert_eq!(mesh.changed_secrets(), [""; 0], "the cluster of the control plane reviews it already");
+    mesh.write_in("east", &gateway_pod("one"), false);
+    let lost = mesh.changed();
+    assert_eq!(lost.len(), 1, "its scope has no Secrets until the other cluster has reviewed it: {lost:?}");
+    review(&mesh, "east");
+    mesh.changed();
+    mesh.write_in("east", &gateway_pod("two"), false);
+    assert_eq!(mesh.changed(), [""; 0]);
+}
+
 #[test]
 fn access_reviews_decide_which_proxies_may_read_secrets() {
     let options = GraphOptions { reviews_secrets: true, ..GraphOptions::default() };

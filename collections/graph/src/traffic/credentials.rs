@@ -11,6 +11,7 @@ use sluice_model::{DestinationRule, ObjectKey, Proxy, ProxyKey, ProxyType, Secre
 
 use crate::content_names::content_hash;
 use crate::proxies::selected_labels::SelectedLabels;
+use crate::traffic::secret_accounts::SecretAccount;
 use crate::views::outbound_views;
 
 /// The facts of a proxy that decide which Secrets it is served.
@@ -81,7 +82,7 @@ pub(crate) struct CredentialInputs<'a, 's> {
     /// See [`derive_credential_namespaces`].
     pub(crate) namespaces: &'a Collection<'s, Text, ()>,
     /// The service account of each proxy that may be served Secrets.
-    pub(crate) readers: &'a Collection<'s, ProxyKey, SecretReader>,
+    pub(crate) readers: &'a Collection<'s, ProxyKey, SecretAccount>,
     /// Whether service accounts may read Secrets, if that is reviewed.
     pub(crate) reviews: Option<&'a Collection<'s, SecretReader, bool>>,
     /// Labels of proxies that selectors mention: one record.
@@ -106,14 +107,15 @@ pub(crate) fn derive_credential_clients<'s>(
         let reviews = inputs.reviews.map(|reviews| deps.on(reviews));
         let labels = deps.on(inputs.selected_labels);
         let reach: Vec<_> = inputs.reach_views.into_iter().flatten().map(|views| deps.on(views)).collect();
-        move |cx, key, reader| {
+        move |cx, key, account| {
             let proxy = cx.get(&proxies, key)?;
             if !namespaces.concern(cx, &proxy) {
                 return None;
             }
-            let review = reviews.as_ref().and_then(|reviews| cx.get(reviews, reader));
-            let SecretReader { cluster, namespace, .. } = reader.clone();
-            let access = CredentialAccess { cluster, namespace, certificates: review.is_none_or(|review| *review) };
+            let review = |reader: &SecretReader| cx.get(reviews.as_ref()?, reader).map(|review| *review);
+            let certificates = account.may_read(review).unwrap_or(true);
+            let SecretReader { cluster, namespace, .. } = account.reader.clone();
+            let access = CredentialAccess { cluster, namespace, certificates };
             let labels = cx.get(&labels, &()).map(|labels| labels.outbound(&proxy)).unwrap_or_default();
             let sees_as = outbound_views(&proxy, &labels).into_iter().next()?;
             let reach = reach.iter().find_map(|reach| cx.get(reach, key)).map(|view| (*view).clone());

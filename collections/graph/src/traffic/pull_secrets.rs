@@ -2,7 +2,7 @@
 //!
 //! The credentials are part of the extension's configuration: the proxy pulls the image itself. Only a proxy whose
 //! identity is verified gets credentials: those of its extensions of the identity's namespace and of the root
-//! namespace. An extension of another namespace, for a service there that a waypoint serves, has no credentials.
+//! namespace, from Secrets of its cluster. A cluster that it only claims counts if it has a pod of the same identity. An extension of another namespace, for a service there that a waypoint serves, has no credentials.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use sluice_model::{
 
 use crate::content_names::content_hash;
 use crate::options::GraphOptions;
-use crate::proxies::connected::cluster_of;
 use crate::traffic::gateways::routers::Router;
+use crate::traffic::secret_accounts::{AccountLookup, PodAccounts};
 use crate::traffic::waypoints::{WaypointProxies, WaypointScope};
 
 /// Extensions whose images proxies may pull with their pull secrets.
@@ -39,14 +39,15 @@ impl PullAccess {
 
 /// The extensions whose pull secrets each proxy may use; a proxy without any is absent.
 /// Key: `ProxyKey`. From: `proxies`, `extensions` with a pull secret, `mesh_config` (the root namespace); of waypoints, the
-/// services that they serve.
-/// Changes when: an extension of the proxy gains or loses its pull secret, or starts or stops to apply to the proxy.
-/// Size: proxies of such extensions. Rejects: none.
+/// services that they serve; `pod_accounts`.
+/// Changes when: an extension of the proxy gains or loses its pull secret, or starts or stops to apply to the proxy;
+/// the cluster that it claims without proof has the first pod of its service account, or no longer has one. Size: proxies of such extensions. Rejects: none.
 pub(crate) fn derive_pull_access<'s>(
     proxies: &Collection<'s, ProxyKey, Proxy>,
     extensions: &Collection<'s, ObjectKey, TrafficExtension>,
     root: &Collection<'s, (), Text>,
     waypoints: Option<&WaypointProxies<'s>>,
+    accounts: &PodAccounts<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, ProxyKey, PullAccess> {
     let with_secret = extensions.index("extensions/with-pull-secret", |_, extension| {
@@ -57,6 +58,7 @@ pub(crate) fn derive_pull_access<'s>(
     proxies.derive("pull_access", |deps| {
         let (root, with_secret) = (deps.on(root), deps.by(&with_secret));
         let waypoints = waypoints.map(|waypoints| ServedLookup::on(deps, waypoints));
+        let accounts = AccountLookup::on(deps, accounts, &own);
         move |cx, key, proxy| {
             let identity = proxy.identity.as_ref()?;
             let root = cx.get(&root, &())?;
@@ -79,8 +81,11 @@ pub(crate) fn derive_pull_access<'s>(
                     || served.iter().any(|service| is_for_service(extension, attachment, service))
             });
             let extensions: BTreeSet<ObjectKey> = applicable.map(|(extension, _)| extension).collect();
-            let cluster = cluster_of(proxy, &own).clone();
-            (!extensions.is_empty()).then_some(PullAccess { cluster, extensions })
+            if extensions.is_empty() {
+                return None;
+            }
+            let cluster = accounts.get(cx, proxy)?.reader.cluster;
+            Some(PullAccess { cluster, extensions })
         }
     })
 }

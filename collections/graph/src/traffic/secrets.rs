@@ -10,8 +10,8 @@ use serde::Serialize;
 use sluice_engine::{Collection, Context, IndexDep};
 use sluice_model::gateway_api::{GROUP, GroupKind, ReferenceGrant};
 use sluice_model::{
-    CredentialName, Identity, Layer, MeshConfig, ObjectKey, PrivateKeyProvider, Proxy, ProxyKey, ROOTS_SUFFIX,
-    RootCertificates, SecretReader, Text, View,
+    CredentialName, Layer, MeshConfig, ObjectKey, PrivateKeyProvider, Proxy, ProxyKey, ROOTS_SUFFIX, RootCertificates,
+    SecretReader, Text, View,
 };
 
 use crate::content_names::content_hash;
@@ -19,10 +19,10 @@ use crate::content_names::profile_text;
 use crate::inputs::ObjectCollections;
 use crate::inputs::RawInputs;
 use crate::options::GraphOptions;
-use crate::proxies::connected::cluster_of;
 use crate::traffic::credentials::CredentialNamespaces;
 use crate::traffic::gateways::SecretReference;
 use crate::traffic::gateways::routers::Routers;
+use crate::traffic::secret_accounts::{AccountLookup, PodAccounts, SecretAccount};
 
 /// A set of secrets that proxies share.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -92,7 +92,7 @@ pub(crate) struct Secrets<'s> {
     /// The access of each proxy that subscribes to Secrets.
     pub(crate) access: Collection<'s, ProxyKey, SecretAccess>,
     /// The service account of each proxy that may be served Secrets.
-    pub(crate) readers: Collection<'s, ProxyKey, SecretReader>,
+    pub(crate) readers: Collection<'s, ProxyKey, SecretAccount>,
     /// Whether these may read Secrets, if that is reviewed.
     pub(crate) reviews: Option<Collection<'s, SecretReader, bool>>,
     /// Service accounts whose access is to be reviewed.
@@ -109,10 +109,13 @@ impl<'s> Secrets<'s> {
         proxies: &Collection<'s, ProxyKey, Proxy>,
         routers: &Routers<'s>,
         credential_namespaces: &Collection<'s, Text, ()>,
+        accounts: &PodAccounts<'s>,
         options: &GraphOptions,
     ) -> Self {
-        let readers = derive_readers(&raw.secret_clients, proxies, credential_namespaces, options);
-        let wanted = readers.index("secret_readers/by-content", |_, reader| [(reader.clone(), ())]);
+        let readers = derive_readers(&raw.secret_clients, proxies, credential_namespaces, accounts, options);
+        let wanted = readers.index("secret_readers/by-content", |_, account| {
+            account.readers().map(|reader| (reader, ())).collect::<Vec<_>>()
+        });
         Self {
             bundles,
             access: derive_access(raw, objects, &readers, mesh, proxies, routers, options),
@@ -124,26 +127,27 @@ impl<'s> Secrets<'s> {
 }
 
 /// The service account of each proxy that subscribes to Secrets, or may have clusters that need some.
-/// Key: `ProxyKey`. From: `proxies`, `secret_clients`, `credential_namespaces`. Changes when: a proxy with a verified identity
-/// subscribes to secrets for the first time or disconnects, or the first rule with credentials is for it. Size: such proxies.
-/// Rejects: none.
+/// Key: `ProxyKey`. From: `proxies`, `secret_clients`, `credential_namespaces`, `pod_accounts`. Changes when: a proxy with a
+/// verified identity subscribes to secrets for the first time or disconnects, the first rule with credentials is for it, or,
+/// if its cluster is not proven, another cluster has the first pod of its service account, or no longer has one.
+/// Size: such proxies. Rejects: none.
 fn derive_readers<'s>(
     clients: &Collection<'s, ProxyKey, ()>,
     proxies: &Collection<'s, ProxyKey, Proxy>,
     credential_namespaces: &Collection<'s, Text, ()>,
+    accounts: &PodAccounts<'s>,
     options: &GraphOptions,
-) -> Collection<'s, ProxyKey, SecretReader> {
+) -> Collection<'s, ProxyKey, SecretAccount> {
     let own = options.cluster.clone();
     proxies.derive("secret_readers", |deps| {
         let clients = deps.on(clients);
         let namespaces = CredentialNamespaces::on(deps, credential_namespaces);
+        let accounts = AccountLookup::on(deps, accounts, &own);
         move |cx, key, proxy| {
             if cx.get(&clients, key).is_none() && !namespaces.concern(cx, proxy) {
                 return None;
             }
-            let Identity { namespace, service_account, .. } = proxy.identity.clone()?;
-            let cluster = cluster_of(proxy, &own).clone();
-            Some(SecretReader { cluster, namespace, service_account })
+            accounts.get(cx, proxy)
         }
     })
 }
@@ -156,7 +160,7 @@ fn derive_readers<'s>(
 fn derive_access<'s>(
     raw: &RawInputs<'s>,
     objects: &ObjectCollections<'s>,
-    readers: &Collection<'s, ProxyKey, SecretReader>,
+    readers: &Collection<'s, ProxyKey, SecretAccount>,
     mesh: &Collection<'s, (), MeshConfig>,
     proxies: &Collection<'s, ProxyKey, Proxy>,
     routers: &Routers<'s>,
@@ -175,8 +179,10 @@ fn derive_access<'s>(
         let grants = SecretGrants { by_namespace: deps.by(&grants) };
         move |cx, key, ()| {
             let proxy = cx.get(&proxies, key)?;
-            let Some(reader) = cx.get(&readers, key) else { return Some(SecretAccess::default()) };
-            let may_read = if reviewed { *cx.get(&reviews, &reader)? } else { true };
+            let Some(account) = cx.get(&readers, key) else { return Some(SecretAccess::default()) };
+            let review = |reader: &SecretReader| cx.get(&reviews, reader).map(|review| *review);
+            let may_read = if reviewed { account.may_read(review)? } else { true };
+            let SecretReader { cluster, namespace, .. } = account.reader.clone();
             let provider = match &proxy.config {
                 Some(config) => config.private_key_provider.clone(),
                 None => cx.get(&provider, &()).and_then(|provider| (*provider).clone()),
@@ -184,10 +190,9 @@ fn derive_access<'s>(
             let router = cx.get(&routers, key);
             let merged = router.and_then(|router| cx.get(&merged, &router));
             let references = merged.iter().flat_map(|merged| &merged.references);
-            let allowed = references.filter(|reference| grants.allow(cx, &reader.namespace, reference));
+            let allowed = references.filter(|reference| grants.allow(cx, &namespace, reference));
             let references: BTreeSet<Text> = allowed.flat_map(SecretReference::resources).collect();
 
-            let SecretReader { cluster, namespace, .. } = (*reader).clone();
             let mut layers = Vec::new();
             if !references.is_empty() {
                 layers.push(SecretLayer::Referenced {

@@ -41,7 +41,8 @@ impl Issuer {
 fn tokens(directory: &tempfile::TempDir, set: &Value) -> SignedTokens {
     let file = directory.path().join("keys.json");
     std::fs::write(&file, set.to_string()).expect("write keys");
-    let keys = ["", "here"].map(|cluster| (cluster.to_owned(), FileKeys::new(&file)));
+    let keys = ["", "here"]
+        .map(|name| (name.to_owned(), ClusterKeys { cluster: Text::from("here"), keys: FileKeys::new(&file) }));
     SignedTokens::of_clusters(keys.into(), "https://issuer", &["istio-ca".to_owned()], TrustDomain::new("td".into()))
 }
 
@@ -67,17 +68,26 @@ async fn authenticate(tokens: &SignedTokens, headers: &[(&'static str, &str)]) -
 }
 
 #[tokio::test]
-async fn valid_token_identifies_its_service_account() {
+async fn valid_token_identifies_its_service_account_and_proves_the_cluster_of_the_keys() {
     let directory = tempfile::tempdir().expect("a directory");
     let issuer = Issuer::new();
     let tokens = issuer.tokens(&directory);
     let token = format!("Bearer {}", issuer.sign(&good()));
-    let cart = Verdict::Identified(vec![Identity::new("td", "shop", "cart")]);
+    let cart = Verdict::Account(Identity::new("td", "shop", "cart"), "here".into());
     assert_eq!(authenticate(&tokens, &[("authorization", &token)]).await, cart);
     assert_eq!(authenticate(&tokens, &[("authorization", &token), ("clusterid", "here")]).await, cart);
     let one = format!("Bearer {}", issuer.sign(&with("aud", json!("istio-ca"))));
     assert_eq!(authenticate(&tokens, &[("authorization", &one)]).await, cart);
     assert_eq!(authenticate(&tokens, &[]).await, Verdict::NoCredentials);
+    let keys = FileKeys::new(&directory.path().join("keys.json"));
+    let of_issuer =
+        SignedTokens::of_issuer(keys, "https://issuer", &["istio-ca".to_owned()], TrustDomain::new("td".into()));
+    let cart = Verdict::Identified(vec![Identity::new("td", "shop", "cart")]);
+    assert_eq!(
+        authenticate(&of_issuer, &[("authorization", &token), ("clusterid", "here")]).await,
+        cart,
+        "an issuer proves no cluster"
+    );
     assert_eq!(authenticate(&tokens, &[("authorization", "Basic eDp5")]).await, Verdict::NoCredentials);
 }
 
@@ -145,7 +155,7 @@ async fn keys_change_with_their_file() {
     let token = format!("Bearer {}", new.sign(&good()));
     assert!(matches!(authenticate(&tokens, &[("authorization", &token)]).await, Verdict::Rejected(_)));
     let _ = new.tokens(&directory);
-    assert!(matches!(authenticate(&tokens, &[("authorization", &token)]).await, Verdict::Identified(_)));
+    assert!(matches!(authenticate(&tokens, &[("authorization", &token)]).await, Verdict::Account(..)));
     std::fs::remove_file(directory.path().join("keys.json")).expect("remove");
     assert!(matches!(authenticate(&tokens, &[("authorization", &token)]).await, Verdict::Rejected(_)));
 }
@@ -168,7 +178,7 @@ async fn unusable_keys_do_not_hide_the_others() {
     usable["x"] = json!(format!("{}=", usable["x"].as_str().expect("text")));
     let mut keys = unusable.as_array().expect("a list").clone();
     keys.push(usable.clone());
-    assert!(matches!(verdict(json!({"keys": keys})).await, Verdict::Identified(_)));
+    assert!(matches!(verdict(json!({"keys": keys})).await, Verdict::Account(..)));
     let refused = Verdict::Rejected(TokenError::Signature.to_string());
     assert_eq!(verdict(json!({"keys": unusable})).await, refused);
     usable["use"] = json!("enc");
@@ -185,7 +195,7 @@ async fn unknown_header_parameters_are_ignored_unless_critical() {
     issuer.head = head.clone();
     let tokens = issuer.tokens(&directory);
     let token = format!("Bearer {}", issuer.sign(&good()));
-    assert!(matches!(authenticate(&tokens, &[("authorization", &token)]).await, Verdict::Identified(_)));
+    assert!(matches!(authenticate(&tokens, &[("authorization", &token)]).await, Verdict::Account(..)));
     for (name, value) in [("crit", json!(["ver"])), ("crit", json!([])), ("kid", json!(1)), ("alg", Value::Null)] {
         issuer.head = head.clone();
         issuer.head[name] = value;
@@ -224,7 +234,7 @@ async fn each_algorithm_is_verified_with_keys_of_its_type_only() {
     ] {
         let token = sign(key, algorithm);
         let mut jwk = json!(Jwk::from_encoding_key(key, algorithm).expect("a public key"));
-        assert!(matches!(verdict(&jwk, &token).await, Verdict::Identified(_)), "{algorithm:?}");
+        assert!(matches!(verdict(&jwk, &token).await, Verdict::Account(..)), "{algorithm:?}");
         // The key declares another algorithm, of its type or not.
         for declared in ["RS256", "PS256", "HS256", "none", "RSA-OAEP"] {
             jwk["alg"] = json!(declared);
@@ -233,7 +243,7 @@ async fn each_algorithm_is_verified_with_keys_of_its_type_only() {
             }
         }
         jwk["alg"] = Value::Null;
-        assert!(matches!(verdict(&jwk, &token).await, Verdict::Identified(_)), "{algorithm:?}");
+        assert!(matches!(verdict(&jwk, &token).await, Verdict::Account(..)), "{algorithm:?}");
         // The public key as the secret of HMAC.
         let public = jwk.get("n").or(jwk.get("x")).and_then(Value::as_str).expect("text");
         let secret = EncodingKey::from_secret(public.as_bytes());
