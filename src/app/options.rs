@@ -158,6 +158,12 @@ pub(super) fn jwks_options(config: &Config) -> JwksOptions {
     }
 }
 
+/// Options for what decides whom the control plane and all workloads trust: keys of callers' tokens, and trust bundles. Servers are
+/// always verified.
+pub(super) fn trusted_fetch_options(config: &Config) -> JwksOptions {
+    JwksOptions { skip_verify: false, https_only: true, ..jwks_options(config) }
+}
+
 /// Whether addresses are allocated to ServiceEntries and written into their statuses.
 pub(super) fn writes_addresses(config: &Config) -> bool {
     config.features.allocate_addresses && reads_cluster(config)

@@ -140,6 +140,16 @@ fn features(name: &'static str, value: &'static str) -> Features {
 }
 
 #[test]
+fn keys_of_callers_tokens_and_trust_bundles_are_fetched_over_verified_tls_only() {
+    let (line, _) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("flags");
+    let variable = |wanted: &str| (wanted == "JWKS_RESOLVER_INSECURE_SKIP_VERIFY").then(|| "true".to_owned());
+    let config = Config::new(line.discovery, &[], variable).expect("a configuration");
+    assert!(jwks_options(&config).skip_verify, "keys that proxies use");
+    let trusted = trusted_fetch_options(&config);
+    assert!(trusted.https_only && !trusted.skip_verify);
+}
+
+#[test]
 fn roots_are_written_into_webhook_configurations_as_the_variables_say() {
     use WebhookKind::{Mutating, Validating};
     let patched = |name, value| patched_webhooks(&features(name, value));

@@ -67,6 +67,16 @@ pub enum FetchError {
     /// A redirect leads to a URL that is not permitted.
     #[error("redirect: {0}")]
     Redirect(String),
+    /// The discovery document of an issuer with TLS names a key set in plaintext.
+    #[error(
+        "the discovery document of `{issuer}` names the jwks_uri `{uri}`: only https is accepted for an https issuer"
+    )]
+    PlaintextKeys {
+        /// The issuer.
+        issuer: String,
+        /// The `jwks_uri` of the document.
+        uri: String,
+    },
     /// The document is not of the expected form.
     #[error("{0}")]
     Content(&'static str),
@@ -111,7 +121,8 @@ impl JwksClient {
     /// # Errors
     /// The HTTP client cannot be set up.
     pub fn new(options: &JwksOptions) -> Result<Self, HttpError> {
-        let plaintext = if options.https_only { PlaintextPolicy::Refused } else { PlaintextPolicy::Allowed };
+        // Keys that an issuer serves over TLS are never fetched in plaintext, where anyone on the way could replace them.
+        let plaintext = if options.https_only { PlaintextPolicy::Refused } else { PlaintextPolicy::NotAfterTls };
         let version = file_version(&options.extra_roots);
         let http = Mutex::new((version, http_client(options, plaintext)?));
         Ok(Self { http, options: options.clone(), plaintext })
@@ -153,7 +164,12 @@ impl JwksClient {
         let configuration: Option<Value> = serde_json::from_str(&text).ok();
         let uri =
             configuration.as_ref().and_then(|configuration| configuration.get("jwks_uri")).and_then(Value::as_str);
-        uri.map(str::to_owned).ok_or(FetchError::Content("the discovery document has no jwks_uri"))
+        let uri = uri.ok_or(FetchError::Content("the discovery document has no jwks_uri"))?;
+        let has_tls = |url: &str| Url::parse(url).is_ok_and(|url| url.scheme() == "https");
+        if has_tls(issuer) && !has_tls(uri) {
+            return Err(FetchError::PlaintextKeys { issuer: issuer.to_owned(), uri: uri.to_owned() });
+        }
+        Ok(uri.to_owned())
     }
 
     async fn get(&self, uri: &str, timeout: Duration) -> Result<String, FetchError> {

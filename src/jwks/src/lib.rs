@@ -35,7 +35,8 @@ pub struct JwksOptions {
     pub limits: JwksLimits,
     /// Certificates of servers are not verified (`JWKS_RESOLVER_INSECURE_SKIP_VERIFY`).
     pub skip_verify: bool,
-    /// Plaintext HTTP is refused, in redirects too.
+    /// Plaintext HTTP is refused, in redirects too. Otherwise, it is refused in redirects and discovery documents of servers
+    /// with TLS.
     pub https_only: bool,
     /// Addresses that requests are never sent to (`BLOCKED_CIDRS_IN_JWKS_URIS`).
     pub blocked: Vec<IpNet>,

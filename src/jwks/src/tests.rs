@@ -180,6 +180,26 @@ async fn redirects_to_blocked_addresses_and_plaintext_are_refused() {
 }
 
 #[tokio::test]
+async fn keys_of_an_issuer_with_tls_are_not_fetched_in_plaintext() {
+    let issuer = Issuer::default();
+    let address = issuer.clone().serve().await;
+    let client = with_options(&JwksOptions { skip_verify: true, ..JwksOptions::default() });
+    let (port, _) = serve_tls(format!("307 Temporary Redirect\r\nlocation: http://{address}/keys"), "").await;
+    let result = client.fetch(&at(format!("https://localhost:{port}/keys")), SECOND).await;
+    assert_eq!(result.expect_err("refused").to_string(), "redirect: plaintext is refused");
+    let document = format!(r#"{{"issuer":"i","jwks_uri":"http://{address}/keys"}}"#);
+    let (port, _) = serve_tls("200 OK".to_owned(), &document).await;
+    let key = JwksKey { issuer: format!("https://localhost:{port}").into(), ..JwksKey::default() };
+    let error = client.fetch(&key, SECOND).await.expect_err("refused").to_string();
+    let expect = format!(
+        "the discovery document of `https://localhost:{port}` names the jwks_uri `http://{address}/keys`: only https is \
+         accepted for an https issuer"
+    );
+    assert_eq!(error, expect);
+    assert_eq!(issuer.requests.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
 async fn no_request_is_sent_to_blocked_addresses() {
     let issuer = Issuer::default();
     let address = issuer.clone().serve().await;
@@ -192,7 +212,8 @@ async fn no_request_is_sent_to_blocked_addresses() {
 }
 
 /// Serves one response over TLS. The port, and the certificate as PEM.
-async fn serve_tls(head: String, body: &'static str) -> (u16, String) {
+async fn serve_tls(head: String, body: &str) -> (u16, String) {
+    let body = body.to_owned();
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
     let provider = sluice_crypto::provider(None);

@@ -1,11 +1,19 @@
 //! Variables that decide who is accepted, and what callers see.
 
+use std::sync::Arc;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use serde_json::json;
 use sluice_testkit::ads::connect;
+use sluice_testkit::pods::identity::{Authority, certificates, private_key};
 use sluice_testkit::pods::token::TokenIssuer;
 use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
 use sluice_testkit::server::get;
 use sluice_testkit::wait::until_async;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::{ServerConfig, crypto::aws_lc_rs};
 use tonic::Code;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
@@ -66,13 +74,14 @@ async fn tokens_need_one_of_the_configured_audiences() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_of_the_issuer_of_the_jwt_rule_are_accepted() {
     let issuer = TokenIssuer::new().expect("an issuer");
-    let keys = issuer.key_set();
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let router = axum::Router::new().route("/keys", axum::routing::get(async move || keys));
-    tokio::spawn(async move { axum::serve(listener, router).await.expect("served") });
-    let rule = json!({"issuer": "https://oidc", "jwks_uri": format!("http://{address}/keys"), "audiences": ["mesh"]});
-    let mesh = IdentityFixture::start_with(&[], &[("JWT_RULE", &rule.to_string())]).await;
+    let authority = Authority::new().expect("an authority");
+    let directory = tempfile::tempdir().expect("a directory");
+    let roots = directory.path().join("roots.pem");
+    std::fs::write(&roots, authority.root()).expect("write the roots");
+    let address = serve_keys(&issuer, Some(&authority)).await;
+    let rule = json!({"issuer": "https://oidc", "jwks_uri": format!("https://localhost:{}/keys", address.port()), "audiences": ["mesh"]});
+    let variables = [("JWT_RULE", &*rule.to_string()), ("SSL_CERT_FILE", &roots.display().to_string())];
+    let mesh = IdentityFixture::start_with(&[], &variables).await;
     let channel = mesh.connect(&ClientTls::default()).await;
     for (issuer_name, audience, is_accepted) in
         [("https://oidc", "mesh", true), ("https://oidc", "istio-ca", false), ("https://other", "mesh", false)]
@@ -92,6 +101,55 @@ async fn tokens_of_the_issuer_of_the_jwt_rule_are_accepted() {
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_the_jwt_rule_are_fetched_over_verified_tls_only() {
+    let issuer = TokenIssuer::new().expect("an issuer");
+    let (authority, plaintext) = (Authority::new().expect("an authority"), serve_keys(&issuer, None).await);
+    // A server of unknown roots; the variable is for keys that proxies use.
+    let unverified = serve_keys(&issuer, Some(&authority)).await;
+    for uri in [format!("http://{plaintext}/keys"), format!("https://localhost:{}/keys", unverified.port())] {
+        let rule = json!({"issuer": "https://oidc", "jwks_uri": uri, "audiences": ["mesh"]}).to_string();
+        let variables = [("JWT_RULE", &*rule), ("JWKS_RESOLVER_INSECURE_SKIP_VERIFY", "true")];
+        let mesh = IdentityFixture::start_with(&[], &variables).await;
+        let channel = mesh.connect(&ClientTls::default()).await;
+        let mut claims = mesh.claims(CART, 600);
+        (claims["iss"], claims["aud"]) = (json!("https://oidc"), json!(["mesh"]));
+        let (_, csr) = signing_request().expect("a request");
+        let token = issuer.sign(&claims).expect("a token");
+        let status = CertificateRequest::with_token(&csr, &token).send(&channel).await.expect_err("no keys");
+        assert_eq!(status.code(), Code::Unauthenticated, "{uri}");
+    }
+}
+
+/// Serves the keys of an issuer at `/keys`, over TLS if there is an authority that certifies the server.
+async fn serve_keys(issuer: &TokenIssuer, authority: Option<&Authority>) -> std::net::SocketAddr {
+    let keys = issuer.key_set();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let router = axum::Router::new().route("/keys", axum::routing::get(async move || keys));
+    let Some(authority) = authority else {
+        tokio::spawn(async move { axum::serve(listener, router).await.expect("served") });
+        return address;
+    };
+    let (chain, key) = authority.issue_hosts(&["localhost".to_owned()]).expect("a certificate");
+    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+    let config = config.with_safe_default_protocol_versions().expect("versions").with_no_client_auth();
+    let (chain, key) = (certificates(&chain).expect("a chain"), private_key(&key).expect("a key"));
+    let tls = TlsAcceptor::from(Arc::new(config.with_single_cert(chain, key).expect("a pair")));
+    tokio::spawn(async move {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else { continue };
+            let (tls, service) = (tls.clone(), TowerToHyperService::new(router.clone()));
+            tokio::spawn(async move {
+                let Ok(stream) = tls.accept(stream).await else { return };
+                // The client may end the connection at any time.
+                let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    });
+    address
 }
 
 /// Seconds for which a certificate is valid.
