@@ -169,7 +169,7 @@ pub struct LimitArgs {
         help_heading = "Limits"
     )]
     pub max_anonymous_request_bytes: NonZeroUsize,
-    /// Maximum number of concurrent TokenReviews. Further ones wait.
+    /// Maximum number of concurrent TokenReviews of a cluster. Further ones wait.
     #[arg(
         long = "maxTokenReviews",
         alias = "max-token-reviews",

@@ -23,7 +23,7 @@ pub struct LimitsConfig {
     pub name_bytes_of_caller: usize,
     /// Size of the first request of an anonymous ADS stream in bytes.
     pub anonymous_request_bytes: usize,
-    /// Concurrent TokenReviews.
+    /// Concurrent TokenReviews of a cluster.
     pub token_reviews: usize,
     /// Time limit of a TokenReview.
     pub token_review_timeout: Duration,

@@ -23,7 +23,7 @@ const MAX_RESULTS: usize = 10_000;
 /// Limits of TokenReviews.
 #[derive(Clone, Copy, Debug)]
 pub struct ReviewLimits {
-    /// Maximum number of reviews at a time. Further ones wait.
+    /// Maximum number of reviews by a cluster at a time. Further ones wait, and those of other clusters do not.
     pub max_reviews: usize,
     /// Time limit of a review, the wait for it included.
     pub timeout: Duration,
@@ -79,7 +79,8 @@ pub(super) struct ReviewCache {
     limits: ReviewLimits,
     metrics: ReviewMetrics,
     hash_key: hmac::Key,
-    permits: Semaphore,
+    /// By cluster: a cluster that does not answer must not delay the reviews of others.
+    permits: Mutex<HashMap<Text, Arc<Semaphore>>>,
     results: Mutex<HashMap<TokenKey, Arc<CachedResult>>>,
 }
 
@@ -89,7 +90,7 @@ impl ReviewCache {
         // If the system has no randomness, the keys are still hashes: a key has no other use than to tell tokens apart.
         let _ = rand::fill(&mut secret);
         Self {
-            permits: Semaphore::new(limits.max_reviews.min(Semaphore::MAX_PERMITS)),
+            permits: Mutex::default(),
             limits,
             metrics,
             hash_key: hmac::Key::new(hmac::HMAC_SHA256, &secret),
@@ -99,6 +100,19 @@ impl ReviewCache {
 
     fn results(&self) -> MutexGuard<'_, HashMap<TokenKey, Arc<CachedResult>>> {
         self.results.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The permits of a cluster.
+    fn permits(&self, cluster: &Text) -> Arc<Semaphore> {
+        let mut permits = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(permits) = permits.get(cluster) {
+            return permits.clone();
+        }
+        // Clusters come and go: permits that no review uses are those of a cluster without callers.
+        permits.retain(|_, permits| Arc::strong_count(permits) > 1);
+        let new = Arc::new(Semaphore::new(self.limits.max_reviews.min(Semaphore::MAX_PERMITS)));
+        permits.insert(cluster.clone(), new.clone());
+        new
     }
 
     /// The result for a token of a cluster: that of a recent review or of one in progress, or that of `review`.
@@ -113,8 +127,9 @@ impl ReviewCache {
         let mut is_cached = true;
         let run = async {
             is_cached = false;
+            let permits = self.permits(cluster);
             // The semaphore is never closed.
-            let _permit = self.permits.acquire().await;
+            let _permit = permits.acquire().await;
             self.metrics.reviews.inc();
             let _running = Running::new(&self.metrics.running);
             let result = review.await;

@@ -87,6 +87,32 @@ async fn reviews_at_a_time_and_their_duration_are_limited() {
 }
 
 #[tokio::test]
+async fn hung_cluster_does_not_delay_the_reviews_of_another() {
+    let cache =
+        ReviewCache::new(ReviewLimits { max_reviews: 4, timeout: Duration::from_secs(600) }, ReviewMetrics::default());
+    let (hung, answering) = (Text::from("hung"), Text::from("answering"));
+    let never = join_all((0..100).map(|n| {
+        let (cache, hung) = (&cache, &hung);
+        async move { cache.reviewed(hung, &format!("token-{n}"), std::future::pending()).await }
+    }));
+    let others = async {
+        while cache.metrics.running.get() < 4 {
+            tokio::task::yield_now().await;
+        }
+        join_all((0..100).map(|n| {
+            let (cache, answering) = (&cache, &answering);
+            async move { cache.reviewed(answering, &format!("token-{n}"), async { cart() }).await }
+        }))
+        .await
+    };
+    let results = tokio::select! {
+        results = tokio::time::timeout(Duration::from_secs(20), others) => results.expect("they are reviewed at once"),
+        _ = never => unreachable!("the cluster does not answer"),
+    };
+    assert!(results.iter().all(|result| *result == cart()));
+}
+
+#[tokio::test]
 async fn results_are_limited_in_number() {
     let cache = cache(4);
     let cluster = Text::from("local");
