@@ -23,10 +23,8 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
-use crate::ClientVerifier;
+use crate::{ClientVerifier, WallClockSleep};
 
-/// Longest time between two checks of the expiry of a client certificate, because the clock of the machine can be changed.
-const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 /// Maximum delay of a check after the roots have changed, so that not all connections are checked at once.
 const MAX_CHECK_DELAY: Duration = Duration::from_secs(30);
 /// Approximate time to check the certificates of a connection.
@@ -160,18 +158,23 @@ impl TlsConnection {
     /// Returns the reason. Without a client certificate, it waits forever.
     pub async fn credentials_end(&self) -> String {
         let expiry = |certificate| Certificate::parse("client certificate", certificate).map(|it| it.not_after).ok();
-        let Some(not_after) = self.certificates.iter().filter_map(|der| expiry(der)).min() else {
+        let expiries: Vec<i64> = self.certificates.iter().filter_map(|der| expiry(der)).collect();
+        if expiries.is_empty() {
             return std::future::pending().await;
-        };
+        }
         let mut changes = self.changes.clone();
         loop {
-            let left = u64::try_from(not_after.saturating_add(1) - unix_seconds()).unwrap_or_default();
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_secs(left).min(CHECK_INTERVAL)) => {
-                    if unix_seconds() <= not_after {
-                        continue;
-                    }
+            let now = unix_seconds();
+            // A chain may contain expired certificates that its verification does not need.
+            let next = expiries.iter().filter(|not_after| **not_after >= now).min();
+            let expired = async {
+                match next {
+                    Some(not_after) => WallClockSleep::until(not_after.saturating_add(1)).await,
+                    None => std::future::pending().await,
                 }
+            };
+            tokio::select! {
+                () = expired => {}
                 // The verifier lives as long as the connection.
                 _ = changes.changed() => {
                     let spread = CHECK_COST.saturating_mul(self.clients.connections()).min(MAX_CHECK_DELAY);

@@ -7,6 +7,7 @@ mod files;
 mod https;
 mod verifier;
 mod versions;
+mod wall_clock;
 
 pub use accept::{SecureIncoming, SecureStream, TlsConnection};
 pub use certificate::ServerIdentity;
@@ -14,6 +15,7 @@ pub use files::{TlsFileError, TlsFiles};
 pub use https::{HttpsServer, https_config};
 pub use verifier::{ClientVerifier, RootsError};
 pub use versions::TlsVersions;
+pub use wall_clock::WallClockSleep;
 
 use std::sync::Arc;
 

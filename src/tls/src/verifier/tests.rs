@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use http::HeaderMap;
 use rustls::pki_types::pem::PemObject;
 use sluice_auth::{Authenticator as _, Call, ClientCertificates, Verdict};
@@ -42,4 +44,28 @@ async fn certificate_of_a_withdrawn_root_ends_its_connection_and_is_rejected() {
     assert!(reason.starts_with("the client certificate is not valid"), "{reason}");
     assert_eq!(verdict(&ending.certificates).await, Verdict::Rejected(reason));
     assert!(matches!(verdict(&staying.certificates).await, Verdict::Identified(_)));
+}
+
+#[tokio::test]
+async fn expired_certificate_that_the_chain_does_not_need_is_not_checked_without_a_pause() {
+    let authority = Authority::new().expect("a root");
+    let verifier = Arc::new(ClientVerifier::new(TrustDomain::new("cluster.local".into())));
+    verifier.set_roots(&[der(authority.root())], &[]).expect("usable");
+    let valid = der(&authority.issue(CART).expect("a certificate").0);
+    let expired = der(&authority.issue_for(CART, Duration::from_secs(0)).expect("a certificate").0);
+    while Certificate::parse("certificate", &expired).expect("a certificate").not_after
+        >= sluice_telemetry::unix_seconds()
+    {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let certificates = [valid, expired].into();
+    let connection = TlsConnection::new(([127, 0, 0, 1], 1).into(), certificates, verifier.clone(), verifier.changes());
+    let mut polls = 0;
+    let mut end = std::pin::pin!(connection.credentials_end());
+    let counted = std::future::poll_fn(|cx| {
+        polls += 1;
+        end.as_mut().poll(cx)
+    });
+    assert!(tokio::time::timeout(Duration::from_millis(200), counted).await.is_err(), "the connection stays");
+    assert!(polls < 10, "{polls} polls");
 }

@@ -5,12 +5,12 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Buf as _;
 use http_body::Frame;
 use hyper::body::Incoming;
-use sluice_telemetry::unix_seconds;
+use sluice_tls::WallClockSleep;
 use sluice_xds_protocol::wire::{BufferChunks, ResponseFrame};
 use sluice_xds_protocol::{Request, StreamError, XdsProtocol};
 use tokio::time::Sleep;
@@ -26,9 +26,6 @@ use crate::stream::{AdsStream, EncodedResponse};
 
 /// Maximum number of requests that are read before the next response.
 const MAX_REQUESTS_PER_POLL: usize = 32;
-
-/// Longest time after which a stream ends because of the expiry of the caller's credentials: longer ones are as good as none.
-const MAX_EXPIRY_SECONDS: u64 = 365 * 24 * 3600;
 
 /// Chunks of a response are passed to the transport together, in frames of about this size.
 const FRAME_TARGET_BYTES: usize = 64 << 10;
@@ -55,7 +52,7 @@ pub(crate) struct AdsBody {
     /// Time limit of the request that identifies the proxy, and the maximum size of later ones.
     first_request: Option<(Pin<Box<Sleep>>, usize)>,
     /// Ends when the credentials of the caller expire, if they do.
-    expiry: Option<Pin<Box<Sleep>>>,
+    expiry: Option<WallClockSleep>,
 }
 
 enum StreamEnd {
@@ -95,7 +92,7 @@ impl AdsBody {
             request,
             counted,
             first_request: Some((deadline, max_request_bytes)),
-            expiry: expiry.map(|seconds| Box::pin(tokio::time::sleep(time_until(seconds)))),
+            expiry: expiry.map(WallClockSleep::until),
         }
     }
 
@@ -187,7 +184,7 @@ impl AdsBody {
             // Pending registers the task. Whether they are ready is read below without the cost of a registration.
             let _ = self.ending.as_mut().poll(cx);
             if let Some(expiry) = &mut self.expiry {
-                let _ = expiry.as_mut().poll(cx);
+                let _ = Pin::new(expiry).poll(cx);
             }
         }
         if self.stream.server().is_draining() {
@@ -213,7 +210,7 @@ impl AdsBody {
                 self.stream.server().metrics().refused("first_request");
                 return Poll::Ready(Err(Status::deadline_exceeded("no request has identified the proxy in time")));
             }
-            if self.expiry.as_ref().is_some_and(|expiry| expiry.is_elapsed()) {
+            if self.expiry.as_mut().is_some_and(|expiry| expiry.has_ended(cx)) {
                 self.stream.server().metrics().refused("expired");
                 return Poll::Ready(Err(Status::unauthenticated("the credentials of the caller have expired")));
             }
@@ -259,12 +256,6 @@ impl AdsBody {
             std::task::ready!(retry.as_mut().poll(cx));
         }
     }
-}
-
-/// The time until credentials expire, in seconds since the Unix epoch.
-fn time_until(expiry: i64) -> Duration {
-    let left = u64::try_from(expiry.saturating_sub(unix_seconds())).unwrap_or_default();
-    Duration::from_secs(left.min(MAX_EXPIRY_SECONDS))
 }
 
 impl http_body::Body for AdsBody {
