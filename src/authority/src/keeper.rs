@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use kube::Client;
 use rand::Rng as _;
-use sluice_ca::store::{self, CACERTS, SECRET};
+use sluice_ca::store::{self, CACERTS, Contents, SECRET};
 use sluice_ca::{Authority, Certificate, Material, MaterialError, NewKey, RsaBits, root};
 use sluice_kube::RequestError;
 use sluice_model::Text;
 use sluice_telemetry::unix_seconds;
-use sluice_watch::{FollowGuard, follow_changes};
+use sluice_watch::{FollowGuard, LastReason, follow_changes};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -46,6 +46,8 @@ pub struct AuthorityKeeper {
     signer: Arc<Signer>,
     /// Roots in the directory that are trusted in addition to the root of a Secret.
     extra_roots: String,
+    /// Why the files could not be used when they were read last.
+    invalid_files: LastReason,
 }
 
 impl AuthorityKeeper {
@@ -60,8 +62,10 @@ impl AuthorityKeeper {
     ) -> Result<Self, AuthorityError> {
         let fail = |error| AuthorityError::Directory { directory: config.directory.clone(), error };
         let files = directory::read(&config.directory)?;
-        let stored = store::from_files(&files, config.revocations).map_err(fail)?;
         let secrets = cluster.map(|(client, namespace)| SecretApi::new(client, &namespace));
+        // Roots alone are trusted in addition to the root of the Secret.
+        let has_roots_only = secrets.is_some() && files.keys().all(|name| name == store::ROOTS);
+        let stored = if has_roots_only { None } else { store::from_files(&files, config.revocations).map_err(fail)? };
         let mounts_own = config.in_cacerts && secrets.is_some();
         if let Some(stored) = stored.filter(|stored| !(stored.is_generated && mounts_own)) {
             let authority = Authority::new(&stored.material, unix_seconds()).map_err(fail)?;
@@ -69,7 +73,7 @@ impl AuthorityKeeper {
             let is_generated = stored.is_generated && secrets.is_none();
             return Ok(Self::new(config, MaterialStore::Directory { is_generated }, authority, String::new()));
         }
-        let extra_roots = files.get(store::ROOTS).map(|text| text.to_string()).unwrap_or_default();
+        let extra_roots = extra_roots(&files);
         match secrets {
             Some(secrets) => Self::open_secret(config, secrets, trust_domain, extra_roots).await,
             None => Self::open_local(config, trust_domain),
@@ -78,7 +82,7 @@ impl AuthorityKeeper {
 
     fn new(config: AuthorityConfig, storage: MaterialStore, authority: Authority, extra_roots: String) -> Self {
         log_root(&authority);
-        Self { config, storage, signer: Signer::new(authority), extra_roots }
+        Self { config, storage, signer: Signer::new(authority), extra_roots, invalid_files: LastReason::default() }
     }
 
     /// Without a cluster: generates a root in the directory (`--createCA`), else in memory.
@@ -151,7 +155,7 @@ impl AuthorityKeeper {
             };
             tokio::select! {
                 () = stop.cancelled() => return,
-                Some(()) = changes.recv() => self.reload_files(),
+                Some(()) = changes.recv() => self.follow_files().await,
                 () = due => {
                     self.check().await;
                     wait = interval;
@@ -161,7 +165,7 @@ impl AuthorityKeeper {
     }
 
     fn follow(&self, sender: mpsc::Sender<()>) -> Option<FollowGuard> {
-        if !matches!(self.storage, MaterialStore::Directory { .. }) {
+        if !matches!(self.storage, MaterialStore::Directory { .. } | MaterialStore::Secret(..)) {
             return None;
         }
         let wanted = |file: &Path| {
@@ -178,8 +182,43 @@ impl AuthorityKeeper {
             .ok()
     }
 
-    /// Reads the directory again after a change.
-    fn reload_files(&mut self) {
+    /// Reads the directory again, after a change or at an interval.
+    async fn follow_files(&mut self) {
+        if matches!(self.storage, MaterialStore::Directory { .. }) {
+            self.reload_files();
+        } else if self.read_extra_roots() != self.extra_roots {
+            self.check().await;
+        }
+    }
+
+    /// The roots in the directory that are trusted in addition to that of the Secret. If they cannot be used, those that were
+    /// read last.
+    fn read_extra_roots(&mut self) -> String {
+        let directory = &self.config.directory;
+        let read = || -> Result<String, CheckError> {
+            let roots = extra_roots(&directory::read(directory)?);
+            store::check_roots(&roots)?;
+            Ok(roots)
+        };
+        match read() {
+            Ok(roots) => {
+                self.invalid_files.clear();
+                roots
+            }
+            Err(reason) => {
+                if self.invalid_files.is_new(&reason.to_string()) {
+                    warn!(
+                        target: "pkica", directory = %directory.display(), %reason,
+                        "additional roots of the certificate authority are invalid, the previous ones stay in use"
+                    );
+                }
+                self.extra_roots.clone()
+            }
+        }
+    }
+
+    /// Uses the authority in the directory. Returns whether a new reason why it cannot be used was logged.
+    fn reload_files(&mut self) -> bool {
         let read = || -> Result<Option<(Authority, bool)>, CheckError> {
             let files = directory::read(&self.config.directory)?;
             let stored = store::from_files(&files, self.config.revocations)?;
@@ -193,8 +232,9 @@ impl AuthorityKeeper {
             Ok(Some((new, stored.is_generated)))
         };
         match read() {
-            Ok(None) => {}
+            Ok(None) => self.invalid_files.clear(),
             Ok(Some((authority, is_generated))) => {
+                self.invalid_files.clear();
                 info!(target: "pkica", directory = %self.config.directory.display(), "the certificate authority has changed");
                 if !is_generated {
                     // An operator replaced a generated root: the operator renews it.
@@ -202,11 +242,19 @@ impl AuthorityKeeper {
                 }
                 self.replace(authority);
             }
-            Err(reason) => warn!(
-                target: "pkica", directory = %self.config.directory.display(), %reason,
-                "changed certificate authority is invalid, the previous one stays in use"
-            ),
+            Err(reason) => {
+                // The files are read again every few seconds.
+                let is_new = self.invalid_files.is_new(&reason.to_string());
+                if is_new {
+                    warn!(
+                        target: "pkica", directory = %self.config.directory.display(), %reason,
+                        "changed certificate authority is invalid, the previous one stays in use"
+                    );
+                }
+                return is_new;
+            }
         }
+        false
     }
 
     fn replace(&self, authority: Authority) {
@@ -216,12 +264,17 @@ impl AuthorityKeeper {
 
     /// Renews a generated root when it is due, or loads the one that another replica renewed.
     async fn check(&mut self) {
+        let is_secret = matches!(self.storage, MaterialStore::Secret(..));
+        let extra_roots = if is_secret { self.read_extra_roots() } else { String::new() };
         let checked = match &self.storage {
             MaterialStore::Directory { is_generated: false } => Ok(()),
             MaterialStore::Directory { is_generated: true } | MaterialStore::Memory => self.renew_local(),
-            MaterialStore::Secret(secrets, name) => self.check_secret(secrets, name).await,
+            MaterialStore::Secret(secrets, name) => self.check_secret(secrets, name, &extra_roots).await,
             MaterialStore::Remote(secrets) => self.check_remote(secrets).await,
         };
+        if checked.is_ok() {
+            self.extra_roots = extra_roots;
+        }
         if let Err(reason) = checked {
             error!(target: "rootcertrotator", %reason, "failed to check or renew the certificate authority");
         }
@@ -231,9 +284,9 @@ impl AuthorityKeeper {
         root::is_due(authority, self.config.grace_percent, unix_seconds())
     }
 
-    fn renewed(&self, authority: &Authority) -> Result<(Material, Authority), CheckError> {
+    fn renewed(&self, authority: &Authority, extra_roots: &str) -> Result<(Material, Authority), CheckError> {
         let material = root::renew(authority, self.config.root_lifetime, unix_seconds())?;
-        let all = store::with_roots(material.clone(), &self.extra_roots);
+        let all = store::with_roots(material.clone(), extra_roots);
         let authority = Authority::new(&all, unix_seconds())?;
         Ok((material, authority))
     }
@@ -243,7 +296,7 @@ impl AuthorityKeeper {
         if !self.is_due(&current) {
             return Ok(());
         }
-        let (material, authority) = self.renewed(&current)?;
+        let (material, authority) = self.renewed(&current, "")?;
         if matches!(self.storage, MaterialStore::Directory { .. }) {
             directory::write(&self.config.directory, &store::to_files(&material))?;
         }
@@ -252,9 +305,9 @@ impl AuthorityKeeper {
         Ok(())
     }
 
-    async fn check_secret(&self, secrets: &SecretApi, name: &'static str) -> Result<(), CheckError> {
+    async fn check_secret(&self, secrets: &SecretApi, name: &'static str, extra_roots: &str) -> Result<(), CheckError> {
         let secret = secrets.get(name).await?.ok_or_else(|| format!("Secret {name} has been deleted"))?;
-        let material = store::from_secret(name, &secret.data, &self.extra_roots)?;
+        let material = store::from_secret(name, &secret.data, extra_roots)?;
         let current = self.signer.current();
         let stored = Authority::new(&material, unix_seconds());
         let is_due = match &stored {
@@ -273,11 +326,15 @@ impl AuthorityKeeper {
             if stored.certificate() != current.certificate() {
                 info!(target: "rootcertrotator", secret = name, "another replica has changed the root certificate");
                 self.replace(stored);
+            } else if stored.material() != current.material() {
+                let directory = self.config.directory.display();
+                info!(target: "rootcertrotator", secret = name, %directory, "the additional roots have changed");
+                self.replace(stored);
             }
             return Ok(());
         }
         // An expired root cannot be loaded; the one in memory has the same key.
-        let (material, authority) = self.renewed(stored.as_ref().unwrap_or(&current))?;
+        let (material, authority) = self.renewed(stored.as_ref().unwrap_or(&current), extra_roots)?;
         match secrets.update(name, &secret, &store::to_secret(name, &material)).await? {
             WriteResult::Written => {
                 info!(target: "rootcertrotator", secret = name, "renewed the root certificate");
@@ -372,6 +429,11 @@ async fn try_secret(
     }
 }
 
+/// The roots beside a Secret in the files of the directory.
+fn extra_roots(files: &Contents) -> String {
+    files.get(store::ROOTS).map(|text| text.to_string()).unwrap_or_default()
+}
+
 fn log_root(authority: &Authority) {
     let certificate = authority.certificate();
     info!(
@@ -383,3 +445,6 @@ fn log_root(authority: &Authority) {
         "the certificate authority is ready"
     );
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,8 +9,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use sluice_ca::{IssueError, ServerCertificate};
 use sluice_telemetry::unix_seconds;
-use sluice_tls::{ClientVerifier, ServerIdentity, TlsFiles};
-use sluice_watch::follow_changes;
+use sluice_tls::{ClientVerifier, ServerIdentity, TlsFileError, TlsFiles};
+use sluice_watch::{LastReason, follow_changes};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -78,6 +78,8 @@ pub struct ServerCertificateKeeper {
     issued: Option<ServerCertificate>,
     /// Roots of the files.
     file_roots: Vec<CertificateDer<'static>>,
+    /// Why the files could not be used when they were read last.
+    invalid_files: LastReason,
 }
 
 impl ServerCertificateKeeper {
@@ -97,6 +99,7 @@ impl ServerCertificateKeeper {
             bundle: watch::Sender::default(),
             issued: None,
             file_roots: Vec::new(),
+            invalid_files: LastReason::default(),
         }
     }
 
@@ -180,15 +183,26 @@ impl ServerCertificateKeeper {
         let Some(files) = &self.files else { return false };
         match files.read() {
             Ok((pair, roots)) => {
+                self.invalid_files.clear();
                 self.identity.set(pair);
                 self.file_roots = roots;
                 true
             }
             Err(error) => {
-                error!(target: "tls", %error, "files of the server certificate cannot be used");
+                self.report_invalid_files(&error);
                 false
             }
         }
+    }
+
+    /// Logs why the files cannot be used, once while that stays the same, because they are read again every few seconds. Returns
+    /// whether it did.
+    fn report_invalid_files(&mut self, error: &TlsFileError) -> bool {
+        let is_new = self.invalid_files.is_new(&error.to_string());
+        if is_new {
+            error!(target: "tls", %error, "files of the server certificate cannot be used");
+        }
+        is_new
     }
 
     /// Applies the current roots, and publishes the trust bundle.
@@ -257,5 +271,14 @@ mod tests {
             DnsNames::new("ns", "default", "", &[]).0,
             ["istio-pilot.ns.svc", "istiod-remote.ns.svc", "istiod.ns.svc"]
         );
+    }
+
+    #[test]
+    fn unusable_files_are_logged_once_while_the_reason_stays_the_same() {
+        let clients = Arc::new(ClientVerifier::new(sluice_auth::TrustDomain::new("td".into())));
+        let mut keeper = ServerCertificateKeeper::new(clients, None, Duration::from_secs(3600));
+        let error = |reason: &str| TlsFileError::Invalid { file: "tls.crt".into(), reason: reason.to_owned() };
+        let mut report = |reason| keeper.report_invalid_files(&error(reason));
+        assert_eq!([report("is empty"), report("is empty"), report("is not PEM")], [true, false, true]);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use zeroize::Zeroizing;
 
-use crate::{Authority, Material, MaterialError};
+use crate::{Authority, Certificate, Material, MaterialError, pem};
 
 /// Secret of a self-signed root.
 pub const SECRET: &str = "istio-ca-secret";
@@ -104,6 +104,18 @@ pub fn with_roots(mut material: Material, extra_roots: &str) -> Material {
         material.roots = material.roots.trim_end().to_owned() + "\n" + extra_roots;
     }
     material
+}
+
+/// Checks a file with additional roots.
+///
+/// # Errors
+/// It has text that is not a list of certificates.
+pub fn check_roots(text: &str) -> Result<(), MaterialError> {
+    let roots = pem::certificates(ROOTS, text)?;
+    if roots.is_empty() && !text.trim().is_empty() {
+        return Err(MaterialError::new(ROOTS, "contains no certificate"));
+    }
+    roots.iter().try_for_each(|root| Certificate::parse(ROOTS, root).map(drop))
 }
 
 /// The contents of a Secret with a self-signed root.

@@ -66,18 +66,15 @@ pub enum FilesError {
 struct DirectoryListing {
     /// By the bytes of their paths.
     files: Vec<(PathBuf, FileVersion)>,
-    /// Directories that cannot be listed.
-    unlisted: Vec<PathBuf>,
+    /// Directories that cannot be listed, and why.
+    unlisted: BTreeMap<PathBuf, String>,
 }
 
 impl DirectoryListing {
     fn walk(root: &Path) -> Self {
         let mut errors = Vec::new();
         let files = read::walk(root, &mut errors);
-        for (directory, error) in &errors {
-            warn!(directory = %directory.display(), %error, "failed to list a directory");
-        }
-        Self { files, unlisted: errors.into_iter().map(|(directory, _)| directory).collect() }
+        Self { files, unlisted: errors.into_iter().map(|(directory, error)| (directory, error.to_string())).collect() }
     }
 
     fn contains(&self, path: &Path) -> bool {
@@ -92,6 +89,8 @@ pub struct FileSource {
     watch: Watch,
     tree: Tree,
     versions: HashMap<PathBuf, FileVersion>,
+    /// Directories that could not be listed at the last walk, and why.
+    unlisted: BTreeMap<PathBuf, String>,
     reporter: Reporter,
 }
 
@@ -113,7 +112,15 @@ impl FileSource {
             warn!(%directory, %error, seconds, "a directory cannot be watched, its files are checked at an interval");
         }
         let tree = Tree::new(cluster.clone(), reporter.clone());
-        Ok(Self { cluster, root: root.to_owned(), watch, tree, versions: HashMap::new(), reporter })
+        Ok(Self {
+            cluster,
+            root: root.to_owned(),
+            watch,
+            tree,
+            versions: HashMap::new(),
+            unlisted: BTreeMap::new(),
+            reporter,
+        })
     }
 
     /// Reads all files into the sink and reports the cluster as synced.
@@ -122,7 +129,9 @@ impl FileSource {
     /// With `strict`, the first file that is not YAML.
     pub fn load(&mut self, sink: &dyn Sink, strict: bool) -> Result<(), FilesError> {
         let started = Instant::now();
-        let listed = DirectoryListing::walk(&self.root).files;
+        let listing = DirectoryListing::walk(&self.root);
+        self.report_unlisted(&listing);
+        let listed = listing.files;
         let paths: Vec<PathBuf> = listed.iter().map(|(path, _)| path.clone()).collect();
         let Self { tree, versions, .. } = self;
         let reader = tree.reader().clone();
@@ -199,6 +208,7 @@ impl FileSource {
             match walk.as_ref().map(Receiver::try_recv) {
                 Some(Ok(listing)) => {
                     walk = None;
+                    self.report_unlisted(&listing);
                     changes.extend(self.rescan(&listing, &pending));
                 }
                 Some(Err(TryRecvError::Disconnected)) => walk = None,
@@ -210,6 +220,18 @@ impl FileSource {
             }
             commit(sink, changes);
         }
+    }
+
+    /// Logs each directory that cannot be listed, once while the reason stays the same. Returns them.
+    fn report_unlisted(&mut self, listing: &DirectoryListing) -> Vec<PathBuf> {
+        let is_new = |(directory, error): &(&PathBuf, &String)| self.unlisted.get(*directory) != Some(*error);
+        let mut reported = Vec::new();
+        for (directory, error) in listing.unlisted.iter().filter(is_new) {
+            warn!(directory = %directory.display(), error, "failed to list a directory");
+            reported.push(directory.clone());
+        }
+        self.unlisted.clone_from(&listing.unlisted);
+        reported
     }
 
     /// Walks through the directory on a separate thread, because it takes long with many files and changes should not
@@ -244,7 +266,7 @@ impl FileSource {
             return changes;
         }
         // If a directory cannot be listed, its files stay.
-        let is_listed = |path: &Path| !listing.unlisted.iter().any(|directory| path.starts_with(directory));
+        let is_listed = |path: &Path| !listing.unlisted.keys().any(|directory| path.starts_with(directory));
         let removed: BTreeSet<_> =
             self.versions.keys().filter(|path| !listing.contains(path) && is_listed(path)).cloned().collect();
         for path in removed {
@@ -283,5 +305,36 @@ fn commit(sink: &dyn Sink, changes: Vec<Change>) {
     let mut changes = changes.into_iter().peekable();
     while changes.peek().is_some() {
         sink.commit(changes.by_ref().take(MAX_CHANGES_PER_COMMIT).collect());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_cannot_be_listed_is_reported_once() {
+        let root = tempfile::tempdir().expect("a directory");
+        let cluster = Cluster {
+            id: "Kubernetes".into(),
+            domain: "cluster.local".into(),
+            is_remote: false,
+            reads_remote_gateways: false,
+            ignored: BTreeSet::new(),
+            revision: Text::default(),
+            multi_cluster_api: sluice_model::MultiClusterApi::default(),
+        };
+        let mut source = FileSource::open(cluster, root.path(), Reporter::default()).expect("opened");
+        let listing = |unlisted: &[(&str, &str)]| DirectoryListing {
+            files: Vec::new(),
+            unlisted: unlisted.iter().map(|(path, reason)| (PathBuf::from(path), (*reason).to_owned())).collect(),
+        };
+        let mut report = |unlisted: &[(&str, &str)]| source.report_unlisted(&listing(unlisted)).len();
+        assert_eq!(report(&[("a", "permission denied")]), 1);
+        assert_eq!(report(&[("a", "permission denied")]), 0);
+        assert_eq!(report(&[("a", "permission denied"), ("b", "permission denied")]), 1);
+        assert_eq!(report(&[("a", "too many links"), ("b", "permission denied")]), 1, "another reason");
+        assert_eq!(report(&[]), 0);
+        assert_eq!(report(&[("a", "too many links")]), 1, "it could be listed meanwhile");
     }
 }

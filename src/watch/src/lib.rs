@@ -1,6 +1,7 @@
 //! Changes of files in directories, as the operating system reports them. Where it reports none, files are checked at an
 //! interval.
 
+mod last_reason;
 mod tree;
 
 use std::io;
@@ -13,6 +14,8 @@ use notify::{Event, EventKind, NullWatcher, RecursiveMode, Watcher};
 use sluice_tasks::{NamedThread, ThreadEnd};
 use tracing::warn;
 pub use tree::list_tree;
+
+pub use last_reason::LastReason;
 
 /// A file that is written and not closed is taken as complete when it has not changed for this time.
 pub const SETTLE_TIME: Duration = Duration::from_millis(300);

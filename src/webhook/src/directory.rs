@@ -1,10 +1,11 @@
 //! The configuration of the injector from mounted files (W02).
 
+use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sluice_watch::{FollowGuard, follow_changes};
+use sluice_watch::{FollowGuard, LastReason, follow_changes};
 
 use crate::InjectionConfiguration;
 use crate::configuration::InjectionTexts;
@@ -24,20 +25,30 @@ pub fn has_configuration(directory: &Path) -> bool {
 /// The thread cannot be started.
 pub fn follow_directory(directory: &Path, configuration: Arc<InjectionConfiguration>) -> io::Result<FollowGuard> {
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
-    read(&directory, &configuration);
+    let mut failed = LastReason::default();
+    read(&directory, &configuration, &mut failed);
     configuration.set_read();
     let files: Vec<PathBuf> = FILES.iter().map(|name| directory.join(name)).collect();
     let wanted = move |path: &Path| files.iter().any(|file| file == path);
     let watched = [directory.clone()];
-    follow_changes(&watched, wanted, move || read(&directory, &configuration))
+    let failed = RefCell::new(failed);
+    follow_changes(&watched, wanted, move || read(&directory, &configuration, &mut failed.borrow_mut()))
 }
 
-fn read(directory: &Path, configuration: &InjectionConfiguration) {
+/// Reads the files. A reason why they cannot be read is reported once, because they are read again every few seconds.
+fn read(directory: &Path, configuration: &InjectionConfiguration, failed: &mut LastReason) {
     let source = directory.display().to_string();
     let text = |name: &str| std::fs::read_to_string(directory.join(name)).map_err(|error| format!("{name}: {error}"));
     match (text("config"), text("values")) {
-        (Ok(config), Ok(values)) => configuration.set_texts(&source, InjectionTexts { config, values }),
-        (Err(error), _) | (_, Err(error)) => configuration.failed(&source, &error),
+        (Ok(config), Ok(values)) => {
+            failed.clear();
+            configuration.set_texts(&source, InjectionTexts { config, values });
+        }
+        (Err(error), _) | (_, Err(error)) => {
+            if failed.is_new(&error) {
+                configuration.failed(&source, &error);
+            }
+        }
     }
 }
 
@@ -67,5 +78,24 @@ mod tests {
             assert!(Instant::now() < deadline, "the change is not loaded");
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    #[test]
+    fn files_that_cannot_be_read_are_reported_once() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let metrics = WebhookMetrics::default();
+        let configuration = InjectionConfiguration::new(InjectorSettings::default(), metrics.clone());
+        let mut failed = LastReason::default();
+        let mut read = || {
+            read(directory.path(), &configuration, &mut failed);
+            metrics.config_errors.get()
+        };
+        assert_eq!([read(), read()], [1, 1]);
+        std::fs::write(directory.path().join("config"), "policy: enabled").expect("written");
+        assert_eq!([read(), read()], [2, 2], "another file is missing");
+        std::fs::write(directory.path().join("values"), "{}").expect("written");
+        assert_eq!(read(), 2);
+        std::fs::remove_file(directory.path().join("config")).expect("removed");
+        assert_eq!(read(), 3, "it fails again");
     }
 }
