@@ -7,8 +7,8 @@ use std::time::Duration;
 use axum::Router;
 use kube::Client;
 use sluice_auth::{
-    Authenticator, Authenticators, ClientCertificates, FileKeys, ForwardedCertificates, RemoteKeys, ReviewLimits,
-    ReviewMetrics, ReviewedTokens, SignedTokens, TrustDomain,
+    Authenticator, Authenticators, ClientCertificates, ClusterKeys, FileKeys, ForwardedCertificates, RemoteKeys,
+    ReviewLimits, ReviewMetrics, ReviewedTokens, SignedTokens, TrustDomain,
 };
 use sluice_authority::{
     AuthorityError, AuthorityKeeper, AuthorityMetrics, BundleWriter, CERTIFICATE_SERVICE_PROTO, CertificateIssuer,
@@ -117,6 +117,22 @@ impl Security {
         self.authenticators.clone()
     }
 
+    /// Deletes CertificateSigningRequests that are left over. All signers have the same ones.
+    fn delete_left_over_requests(&self, tasks: &mut Tasks) {
+        const TASK: &str = "left over signing requests";
+        if let Some(signer) = self.workload_signer.clone() {
+            tasks.spawn_restarted_until_stop(TASK, move || {
+                let signer = signer.clone();
+                async move { signer.delete_left_over_requests().await }
+            });
+        } else if let Some(signer) = self.server.server_signer.clone() {
+            tasks.spawn_restarted_until_stop(TASK, move || {
+                let signer = signer.clone();
+                async move { signer.delete_left_over_requests().await }
+            });
+        }
+    }
+
     /// Follows pods of nodes and mesh config, and writes roots into the namespaces of the clusters.
     ///
     /// # Errors
@@ -141,10 +157,9 @@ impl Security {
         if let Some(signer) = self.server.server_signer.clone() {
             tasks.spawn_until_stop("server signer", graph.follow_mesh_config(move |mesh| signer.follow(mesh)));
         }
+        self.delete_left_over_requests(tasks);
         if config.security.authority.as_ref().is_some_and(|authority| authority.multi_root) {
-            // Trust bundles determine the roots of all workloads, so the servers of trust bundles are always verified.
-            let options = JwksOptions { skip_verify: false, https_only: true, ..options::jwks_options(config) };
-            let fetcher = jwks_client(&options)?;
+            let fetcher = jwks_client(&options::trusted_fetch_options(config))?;
             let (bundle, input) = (self.server.bundle.subscribe(), handles.inputs.trust_bundle.clone());
             let anchors = TrustAnchors::new(fetcher, bundle, self.workload_signer.clone(), input);
             tasks.spawn("trust anchors", anchors.run(engine.clone(), handles.clone(), tasks.stop()));
@@ -330,7 +345,7 @@ fn authenticators(
     let tokens = &config.security.tokens;
     let mut chain: Vec<Arc<dyn Authenticator>> = vec![Arc::new(ClientCertificates::checked_by(verifier))];
     if let Some(rule) = &tokens.rule {
-        let keys = jwks_client(&options::jwks_options(config))?;
+        let keys = jwks_client(&options::trusted_fetch_options(config))?;
         let keys = RemoteKeys::new(keys, &rule.issuer, &rule.jwks_uri);
         chain.push(Arc::new(SignedTokens::of_issuer(keys, &rule.issuer, &rule.audiences, trust_domain.clone())));
     }
@@ -359,7 +374,7 @@ fn jwks_client(options: &JwksOptions) -> Result<JwksClient, AppError> {
 
 /// Keys of `--tokenKeys` by cluster, under the id and all aliases of the cluster. A caller that names no cluster belongs to
 /// the local one.
-fn local_keys(config: &Config) -> BTreeMap<String, FileKeys> {
+fn local_keys(config: &Config) -> BTreeMap<String, ClusterKeys> {
     let mut keys = BTreeMap::new();
     let own = &config.identity.cluster;
     for (cluster, file) in &config.security.tokens.keys {
@@ -368,7 +383,10 @@ fn local_keys(config: &Config) -> BTreeMap<String, FileKeys> {
         let aliases = config.identity.cluster_aliases.iter();
         let named = |id: &Text| if is_own { id == own } else { id.as_str() == cluster };
         names.extend(aliases.filter(|(_, id)| named(id)).map(|(alias, _)| alias.to_string()));
-        keys.extend(names.into_iter().map(|name| (name, FileKeys::new(file))));
+        let id = if is_own { own.clone() } else { cluster.as_str().into() };
+        keys.extend(
+            names.into_iter().map(|name| (name, ClusterKeys { cluster: id.clone(), keys: FileKeys::new(file) })),
+        );
     }
     keys
 }

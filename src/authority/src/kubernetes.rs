@@ -1,5 +1,6 @@
 //! Workload certificates from a signer of the Kubernetes API (P09).
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use sluice_ca::{ForwardedRequest, IssueError, Issued, LifetimeLimits};
 use sluice_model::MeshConfig;
 use sluice_telemetry::unix_seconds;
-use sluice_watch::{FollowGuard, follow_changes};
+use sluice_watch::{FollowGuard, LastReason, follow_changes};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -67,28 +68,41 @@ impl KubernetesSigner {
     pub fn follow_file(self: &Arc<Self>) -> Option<FollowGuard> {
         let file = self.config.roots_file.clone()?;
         let directory = file.parent().map(Path::to_owned).unwrap_or_default();
-        let (wanted, signer) = (file.clone(), self.clone());
+        let (wanted, signer, invalid) = (file.clone(), self.clone(), RefCell::<LastReason>::default());
         let guard = follow_changes(
             &[directory],
             move |path| path.file_name() == wanted.file_name(),
             move || {
-                let Ok(text) = std::fs::read_to_string(&file) else { return };
-                if !CertificateDer::pem_slice_iter(text.as_bytes()).any(|root| root.is_ok()) {
-                    return;
-                }
-                signer.file_roots.send_if_modified(|roots| {
-                    let is_new = roots.as_ref() != Some(&text);
-                    if is_new {
-                        info!(target: "pkira", file = %file.display(), "the roots of the signer have changed");
-                        *roots = Some(text);
-                    }
-                    is_new
-                });
+                signer.read_roots(&file, &mut invalid.borrow_mut());
             },
         );
         guard
             .inspect_err(|error| warn!(target: "pkira", %error, "failed to follow the file of the signer's roots"))
             .ok()
+    }
+
+    /// Uses the roots in the file. Returns whether a new reason why they cannot be used was logged.
+    fn read_roots(&self, file: &Path, invalid: &mut LastReason) -> bool {
+        let text = match roots_in(file) {
+            Ok(text) => text,
+            Err(reason) => {
+                let is_new = invalid.is_new(&reason);
+                if is_new {
+                    warn!(target: "pkira", file = %file.display(), reason, "the roots of the signer cannot be read, the previous ones stay in use");
+                }
+                return is_new;
+            }
+        };
+        invalid.clear();
+        self.file_roots.send_if_modified(|roots| {
+            let is_new = roots.as_ref() != Some(&text);
+            if is_new {
+                info!(target: "pkira", file = %file.display(), "the roots of the signer have changed");
+                *roots = Some(text);
+            }
+            is_new
+        });
+        false
     }
 
     /// Reports later changes of the roots in the file.
@@ -138,6 +152,11 @@ impl KubernetesSigner {
         forwarded.accept(&signed, roots, unix_seconds())
     }
 
+    /// Deletes CertificateSigningRequests that are left over, at an interval.
+    pub async fn delete_left_over_requests(&self) {
+        self.signing.delete_left_over().await;
+    }
+
     /// The full name of the signer.
     fn signer(&self, named: &str) -> Result<String, IssueError> {
         let fail = |reason: &str| Err(IssueError::Request(reason.to_owned()));
@@ -160,6 +179,13 @@ impl KubernetesSigner {
     }
 }
 
+/// The text of a file with at least one certificate.
+fn roots_in(file: &Path) -> Result<String, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+    let has_root = CertificateDer::pem_slice_iter(text.as_bytes()).any(|root| root.is_ok());
+    has_root.then_some(text).ok_or_else(|| "it contains no certificate".to_owned())
+}
+
 /// Roots by signer from mesh config (`caCertificates`), PEM.
 pub(super) fn roots_by_signer(mesh: &MeshConfig) -> BTreeMap<String, String> {
     let mut roots = BTreeMap::<String, String>::new();
@@ -171,4 +197,33 @@ pub(super) fn roots_by_signer(mesh: &MeshConfig) -> BTreeMap<String, String> {
         }
     }
     roots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn roots_file_that_cannot_be_used_is_logged_once_and_changes_nothing() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("root-cert.pem");
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
+        });
+        let client = Client::new(service, "default");
+        let signer = KubernetesSigner::new(client, SignerConfig::default(), LifetimeLimits::default());
+        let mut invalid = LastReason::default();
+        let mut read = || signer.read_roots(&file, &mut invalid);
+        assert_eq!([read(), read()], [true, false], "there is no file");
+        std::fs::write(&file, "no certificate").expect("written");
+        assert_eq!([read(), read()], [true, false], "another reason");
+        assert_eq!(signer.roots(), [""; 0]);
+        let root = rcgen::generate_simple_self_signed(["root".to_owned()]).expect("a certificate").cert.pem();
+        std::fs::write(&file, &root).expect("written");
+        assert!(!read());
+        assert_eq!(signer.roots(), std::slice::from_ref(&root));
+        std::fs::write(&file, "").expect("written");
+        assert!(read());
+        assert_eq!(signer.roots(), [root], "the previous roots stay");
+    }
 }

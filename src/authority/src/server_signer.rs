@@ -52,6 +52,11 @@ impl ServerSigner {
         self.roots.subscribe()
     }
 
+    /// Deletes CertificateSigningRequests that are left over, at an interval.
+    pub async fn delete_left_over_requests(&self) {
+        self.signing.delete_left_over().await;
+    }
+
     /// A certificate for these DNS names.
     ///
     /// # Errors

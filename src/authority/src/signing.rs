@@ -1,5 +1,6 @@
 //! Certificates from a signer of the Kubernetes API. Sluice creates and approves a CertificateSigningRequest, the
-//! signer signs it, and Sluice deletes it, also if the caller no longer waits for the certificate.
+//! signer signs it, and Sluice deletes it, also if the caller no longer waits for the certificate. Objects that are left over when
+//! the process ends are deleted later.
 
 use std::time::Duration;
 
@@ -9,13 +10,25 @@ use http::Method;
 use kube::Client;
 use serde_json::{Value, json};
 use sluice_kube::RequestError;
+use sluice_telemetry::unix_seconds;
+use sluice_watch::LastReason;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
-use tracing::{Instrument as _, debug, info_span, warn};
+use tracing::{Instrument as _, debug, info, info_span, warn};
 
 use super::api_request;
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+/// The names of objects begin with it.
+const NAME_PREFIX: &str = "csr-workload-";
+/// Label of all objects, by which those are found that are left over.
+const LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "sluice");
+/// Age above the time limit of the signer from which an object is left over. The clock of the API server may differ.
+const LEFT_OVER_AFTER: Duration = Duration::from_secs(60);
+/// Interval of searches for objects that are left over.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(10 * 60);
+/// Maximum number of objects that a search finds.
+const MAX_FOUND: usize = 500;
 /// Interval between the first two checks for the certificate. It doubles with each further one.
 const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest interval between two checks.
@@ -122,6 +135,47 @@ impl CsrClient {
         }
     }
 
+    /// Deletes objects that are left over, now and at an interval: those of a process that has ended before it deleted them, and
+    /// those whose creation was not answered.
+    pub(super) async fn delete_left_over(&self) {
+        let mut failed = LastReason::default();
+        loop {
+            match self.delete_older_than(self.timeout + LEFT_OVER_AFTER).await {
+                Ok(0) => failed.clear(),
+                Ok(number) => {
+                    failed.clear();
+                    info!(target: "pkira", number, "deleted CertificateSigningRequests that were left over");
+                }
+                Err(error) => {
+                    if failed.is_new(&error.to_string()) {
+                        warn!(target: "pkira", %error, "cannot list CertificateSigningRequests: those that are left over stay");
+                    }
+                }
+            }
+            tokio::time::sleep(CLEANUP_INTERVAL).await;
+        }
+    }
+
+    /// Deletes the objects of that age. Returns their number.
+    async fn delete_older_than(&self, age: Duration) -> Result<usize, RequestError> {
+        let (label, value) = LABEL;
+        let query = format!("?labelSelector={}%3D{value}&limit={MAX_FOUND}", label.replace('/', "%2F"));
+        let found = self.send(Method::GET, &query, None).await?;
+        let seconds = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
+        let before = unix_seconds().saturating_sub(seconds);
+        let left_over = found["items"].as_array().into_iter().flatten().filter_map(|object| {
+            let metadata = &object["metadata"];
+            let created: jiff::Timestamp = metadata["creationTimestamp"].as_str()?.parse().ok()?;
+            let name = metadata["name"].as_str().filter(|name| name.starts_with(NAME_PREFIX))?;
+            (metadata["labels"][label] == value && created.as_second() <= before).then_some(name)
+        });
+        let names: Vec<&str> = left_over.collect();
+        for name in &names {
+            self.delete(name).await;
+        }
+        Ok(names.len())
+    }
+
     async fn delete(&self, name: &str) {
         let mut delay = FIRST_DELETE_DELAY;
         for attempt in 1..=DELETE_ATTEMPTS {
@@ -191,7 +245,7 @@ fn request_object(what: &SigningRequest<'_>) -> Value {
     let lifetime = what.lifetime.min(u64::from(i32::MAX.unsigned_abs()));
     json!({
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
-        "metadata": {"generateName": "csr-workload-"},
+        "metadata": {"generateName": NAME_PREFIX, "labels": {LABEL.0: LABEL.1}},
         "spec": {
             "request": STANDARD.encode(what.request),
             "signerName": what.signer,
@@ -199,4 +253,53 @@ fn request_object(what: &SigningRequest<'_>) -> Value {
             "expirationSeconds": lifetime,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// An object as it is created, with a name and an age in seconds.
+    fn object(name: &str, age: i64) -> Value {
+        let what = SigningRequest { request: "", signer: "s", usages: &[], lifetime: 60, approval: ("", "") };
+        let mut object = request_object(&what);
+        let created = jiff::Timestamp::from_second(unix_seconds() - age).expect("a time");
+        object["metadata"]["name"] = name.into();
+        object["metadata"]["creationTimestamp"] = created.to_string().into();
+        object
+    }
+
+    #[tokio::test]
+    async fn objects_that_are_left_over_are_deleted_and_no_others() {
+        let mut of_another = object("csr-workload-4", 3600);
+        of_another["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "another"});
+        let objects = [
+            object("csr-workload-1", 121),
+            object("csr-workload-2", 100),
+            object("other", 3600),
+            of_another,
+            object("csr-workload-5", 7200),
+        ];
+        let list = json!({"items": objects}).to_string();
+        let requests = Arc::<Mutex<Vec<String>>>::default();
+        let record = requests.clone();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
+            let path = path.strip_prefix(REQUESTS).unwrap_or(&path).to_owned();
+            record.lock().expect("unpoisoned").push(format!("{} {path}", request.method()));
+            let body = if request.method() == Method::GET { list.clone() } else { "{}".to_owned() };
+            let body = kube::client::Body::from(body.into_bytes());
+            async move { Ok::<_, std::convert::Infallible>(http::Response::new(body)) }
+        });
+        let client = CsrClient::new(Client::new(service, "default"), Duration::from_secs(60));
+        assert_eq!(client.delete_older_than(client.timeout + LEFT_OVER_AFTER).await.expect("listed"), 2);
+        let expect = [
+            "GET ?labelSelector=app.kubernetes.io%2Fmanaged-by%3Dsluice&limit=500",
+            "DELETE /csr-workload-1",
+            "DELETE /csr-workload-5",
+        ];
+        assert_eq!(*requests.lock().expect("unpoisoned"), expect);
+    }
 }
