@@ -63,5 +63,10 @@ pub fn build_grpc_policies(settings: &ListenerSettings, authorization: &[&Author
 /// The reason why a part of a policy cannot be expressed in a filter.
 type Inexpressible = Text;
 
+/// An error for an empty value of an attribute that is never empty.
+fn check_present(value: &str) -> Result<(), Inexpressible> {
+    if value.is_empty() { Err("the value must not be empty".into()) } else { Ok(()) }
+}
+
 #[cfg(test)]
 mod tests;

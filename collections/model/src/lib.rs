@@ -34,6 +34,7 @@ mod network_gateway;
 mod object;
 mod path_template;
 mod peer_authentication;
+mod policy_value;
 mod proxy;
 mod proxy_config;
 mod proxy_config_resource;
@@ -104,6 +105,7 @@ pub use network_gateway::NetworkGateway;
 pub use object::{Kind, NETWORKING_GROUP, ObjectKey, ObjectMeta, Timestamp};
 pub use path_template::{PathTemplateError, check_path_template, is_path_template};
 pub use peer_authentication::{PeerAuthentication, PeerMtls};
+pub use policy_value::{PolicyValueError, check_service_account, check_trust_domain, check_wildcard};
 pub use proxy::{
     ClientLocation, ClientProfile, EnvoyExtensions, InterceptionMode, IpFamilies, OtherNetworks, Proxy, ProxyKey,
     ProxySidecar, ProxyType, UNKNOWN_LOCATION,

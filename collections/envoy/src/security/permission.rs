@@ -6,9 +6,9 @@ use envoy_types::pb::envoy::extensions::path::r#match::uri_template::v3::UriTemp
 use envoy_types::pb::envoy::r#type::matcher::v3::{PathMatcher, path_matcher};
 use sluice_model::{AuthorizationOperation, PolicyValues, Text, check_path_template, is_path_template};
 
-use super::Inexpressible;
 use super::matchers::{any_of, header, list_with, metadata, text, value};
 use super::purpose::Purpose;
+use super::{Inexpressible, check_present};
 use crate::address::cidr;
 use crate::wire::any;
 
@@ -82,6 +82,7 @@ fn of_values(
 fn of_value(attribute: Attribute<'_>, value: &str, purpose: Purpose) -> Result<Permission, Inexpressible> {
     if matches!(attribute, Attribute::Host | Attribute::Method | Attribute::Path) {
         purpose.needs_http()?;
+        check_present(value)?;
     }
     Ok(rule(match attribute {
         Attribute::Host => Rule::Header(header(":authority", value, true)),

@@ -5,12 +5,15 @@ use envoy_types::pb::envoy::config::rbac::v3::principal::{Authenticated, Identif
 use envoy_types::pb::envoy::r#type::matcher::v3::{
     FilterStateMatcher, MetadataMatcher, StringMatcher, filter_state_matcher,
 };
-use sluice_model::{AuthorizationSource, PolicyValues, SPIFFE_SCHEME, StringMatch, Text};
+use sluice_model::{
+    AuthorizationSource, PolicyValues, SPIFFE_SCHEME, StringMatch, Text, check_service_account, check_trust_domain,
+    check_wildcard,
+};
 
-use super::Inexpressible;
 use super::matchers::{any_text, claim, header, present, text_after, text_claim};
 use super::purpose::Purpose;
 use super::trust_domain::TrustDomains;
+use super::{Inexpressible, check_present};
 use crate::address::cidr;
 use crate::filter_state::PEER_PRINCIPAL;
 use crate::string_match::{exact, in_trust_domain, prefix, regex, suffix};
@@ -23,6 +26,8 @@ pub(super) enum Attribute<'a> {
     /// Service account, in the policy's namespace unless it names another.
     ServiceAccount(&'a str),
     TrustDomain,
+    /// Trust domain in the condition `source.trustDomain`, whose values may contain slashes, as in Istio.
+    TrustDomainCondition,
     Address,
     RemoteAddress,
     Header(&'a str),
@@ -79,7 +84,9 @@ fn of_values(
     }
     match attribute {
         Attribute::RequestPrincipal => {
-            return purpose.tolerate(purpose.needs_http().map(|()| request_principals(values)));
+            let present = || values.iter().try_for_each(|value| check_present(value));
+            return purpose
+                .tolerate(purpose.needs_http().and_then(|()| present()).map(|()| request_principals(values)));
         }
         Attribute::Claim(path) => {
             let matched = || metadata(claim(path.iter().copied(), any_text(values)));
@@ -93,7 +100,7 @@ fn of_values(
             expanded = domains.of_principals(values);
             &expanded
         }
-        Attribute::TrustDomain => {
+        Attribute::TrustDomain | Attribute::TrustDomainCondition => {
             expanded = domains.of_domains(values);
             &expanded
         }
@@ -115,26 +122,30 @@ fn of_value(attribute: &Attribute<'_>, value: &str, purpose: Purpose) -> Result<
         || cidr(value).ok_or_else(|| Inexpressible::from(format!("`{value}` is not an IP address or a CIDR block")));
     let peer = |name| if purpose.peer_in_filter_state { in_filter_state(name) } else { authenticated(name) };
     Ok(match attribute {
-        Attribute::Principal => peer(text_after(SPIFFE_SCHEME, value)),
+        Attribute::Principal => {
+            check_present(value)?;
+            peer(text_after(SPIFFE_SCHEME, value))
+        }
         Attribute::Namespace => {
+            check_present(value)?;
             let parts: Vec<String> = value.split('*').map(StringMatch::escape_regex).collect();
             peer(regex(&format!(".*/ns/{}/.*", parts.join(".*"))))
         }
         Attribute::ServiceAccount(own) => {
+            check_service_account(value).map_err(|error| error.to_string())?;
             let (namespace, name) = value.split_once('/').unwrap_or((own, value));
             // Other parts of an identity are before or after, separated by slashes.
             let (namespace, name) = (StringMatch::escape_regex(namespace), StringMatch::escape_regex(name));
             peer(regex(&format!("{SPIFFE_SCHEME}.+/ns/{namespace}/(.+/|)sa/{name}(/.+)?")))
         }
-        Attribute::TrustDomain => peer(match value.split_once('*') {
-            _ if value == "*" => prefix(SPIFFE_SCHEME),
-            None => in_trust_domain(value),
-            Some((start, end)) => regex(&format!(
-                "{SPIFFE_SCHEME}{}[^/]*{}/.*",
-                StringMatch::escape_regex(start),
-                StringMatch::escape_regex(end)
-            )),
-        }),
+        Attribute::TrustDomain => {
+            check_trust_domain(value).map_err(|error| error.to_string())?;
+            peer(trust_domain(value))
+        }
+        Attribute::TrustDomainCondition => {
+            check_wildcard(value).map_err(|error| error.to_string())?;
+            peer(trust_domain(value))
+        }
         Attribute::Address => id(Identifier::DirectRemoteIp(block()?)),
         Attribute::RemoteAddress => id(Identifier::RemoteIp(block()?)),
         Attribute::Header(name) => {
@@ -145,6 +156,18 @@ fn of_value(attribute: &Attribute<'_>, value: &str, purpose: Purpose) -> Result<
             return Err("the values of this attribute are matched together".into());
         }
     })
+}
+
+fn trust_domain(value: &str) -> StringMatcher {
+    match value.split_once('*') {
+        _ if value == "*" => prefix(SPIFFE_SCHEME),
+        None => in_trust_domain(value),
+        Some((start, end)) => regex(&format!(
+            "{SPIFFE_SCHEME}{}[^/]*{}/.*",
+            StringMatch::escape_regex(start),
+            StringMatch::escape_regex(end)
+        )),
+    }
 }
 
 /// Principals of tokens, `ISSUER/SUBJECT`; an issuer may have slashes.

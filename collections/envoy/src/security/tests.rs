@@ -19,6 +19,10 @@ pub(super) fn any(values: &[&str]) -> PolicyValues {
     PolicyValues { any: values.iter().map(|value| Text::from(*value)).collect(), none: Vec::new() }
 }
 
+fn not_any(values: &[&str]) -> PolicyValues {
+    PolicyValues { any: Vec::new(), none: any(values).any }
+}
+
 pub(super) fn policy(action: PolicyAction, rules: Vec<AuthorizationRule>) -> AuthorizationPolicy {
     let provider = if action == PolicyAction::Custom { "warden".into() } else { Text::default() };
     AuthorizationPolicy { namespace: "ns".into(), name: "p".into(), action, provider, rules, ..Default::default() }
@@ -119,6 +123,9 @@ fn principals_match_identities() {
     assert_eq!(domains("td"), json!({"prefix": "spiffe://td/"}));
     assert_eq!(domains("*"), json!({"prefix": "spiffe://"}));
     assert_eq!(domains("*.x"), json!({"safeRegex": {"regex": "spiffe://[^/]*\\.x/.*"}}));
+    let condition = rule(PolicyAction::Allow, when("source.trustDomain", &["td/x"]))[0][1].clone();
+    let prefix = &condition["andIds"]["ids"][0]["orIds"]["ids"][0]["authenticated"]["principalName"];
+    assert_eq!(prefix, &json!({"prefix": "spiffe://td/x/"}), "a condition accepts slashes, as in Istio");
 }
 
 #[test]
@@ -161,6 +168,13 @@ fn invalid_values_never_allow_more() {
         to(AuthorizationOperation { ports: any(&["http"]), ..Default::default() }),
         to(AuthorizationOperation { paths: any(&["/{*}/a{*}"]), ..Default::default() }),
         from(AuthorizationSource { ip_blocks: any(&["10.0.0.0/40"]), ..Default::default() }),
+        from(AuthorizationSource { service_accounts: any(&["a", "bad/*"]), ..Default::default() }),
+        from(AuthorizationSource { service_accounts: not_any(&["bad/*"]), ..Default::default() }),
+        from(AuthorizationSource { trust_domains: any(&["td", "a*b"]), ..Default::default() }),
+        from(AuthorizationSource { trust_domains: not_any(&["a/b"]), ..Default::default() }),
+        from(AuthorizationSource { principals: not_any(&[""]), ..Default::default() }),
+        when("source.serviceAccount", &["a/b/c"]),
+        when("source.trustDomain", &["a*b*"]),
         when("request.headers[]", &["1"]),
         when("request.auth.claims", &["1"]),
         when("request.scheme", &["https"]),
@@ -176,6 +190,17 @@ fn invalid_values_never_allow_more() {
         to(AuthorizationOperation { ports: any(&["80", "http"]), ..Default::default() }),
         to(AuthorizationOperation { paths: any(&["/a", "/{*}/a{*}"]), ..Default::default() }),
         from(AuthorizationSource { ip_blocks: any(&["10.0.0.0/8", "10.0.0.0/40"]), ..Default::default() }),
+        from(AuthorizationSource { service_accounts: any(&["a", "bad/*"]), ..Default::default() }),
+        from(AuthorizationSource { service_accounts: any(&["/a"]), ..Default::default() }),
+        from(AuthorizationSource { service_accounts: not_any(&["bad/*"]), ..Default::default() }),
+        from(AuthorizationSource { trust_domains: any(&["td", "a*b"]), ..Default::default() }),
+        from(AuthorizationSource { trust_domains: any(&["a/b"]), ..Default::default() }),
+        from(AuthorizationSource { namespaces: any(&["a", ""]), ..Default::default() }),
+        from(AuthorizationSource { principals: any(&["a", ""]), ..Default::default() }),
+        from(AuthorizationSource { request_principals: any(&["a/b", ""]), ..Default::default() }),
+        to(AuthorizationOperation { hosts: any(&["a", ""]), ..Default::default() }),
+        when("source.serviceAccount", &["a", "a/b/c"]),
+        when("source.trustDomain", &["td", "a*b*"]),
         when("request.headers[]", &["1"]),
         when("request.scheme", &["https"]),
     ] {

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use serde::Serialize;
 use sluice_model::{
     AuthorizationCondition, AuthorizationOperation, AuthorizationPolicy, AuthorizationRule, AuthorizationSource,
-    PolicyAction, PolicyValues, Text,
+    PolicyAction, PolicyValues, Text, check_service_account,
 };
 use sluice_proto::google::protobuf::Empty;
 use sluice_proto::istio::security::string_match::MatchType;
@@ -211,12 +211,12 @@ fn source(source: &AuthorizationSource, namespace: &str, allow: bool) -> Option<
     let made = Match {
         source_ips: reader.accepted(&source.ip_blocks.any, address),
         not_source_ips: reader.excluded(&source.ip_blocks.none, address),
-        namespaces: strings(&source.namespaces.any),
-        not_namespaces: strings(&source.namespaces.none),
-        service_accounts: accounts(&source.service_accounts.any, namespace),
-        not_service_accounts: accounts(&source.service_accounts.none, namespace),
-        principals: strings(&source.principals.any),
-        not_principals: strings(&source.principals.none),
+        namespaces: reader.accepted(&source.namespaces.any, string),
+        not_namespaces: reader.excluded(&source.namespaces.none, string),
+        service_accounts: reader.accepted(&source.service_accounts.any, |value| account(value, namespace)),
+        not_service_accounts: reader.excluded(&source.service_accounts.none, |value| account(value, namespace)),
+        principals: reader.accepted(&source.principals.any, string),
+        not_principals: reader.excluded(&source.principals.none, string),
         ..Match::default()
     };
     reader.finish(made)
@@ -227,8 +227,14 @@ fn condition(condition: &AuthorizationCondition, allow: bool) -> Option<Match> {
     let mut reader = ValueReader { allow, invalid: false };
     let mut made = Match::default();
     match condition.key.as_str() {
-        "source.namespace" => (made.namespaces, made.not_namespaces) = (strings(any), strings(none)),
-        "source.principal" => (made.principals, made.not_principals) = (strings(any), strings(none)),
+        "source.namespace" => {
+            made.namespaces = reader.accepted(any, string);
+            made.not_namespaces = reader.excluded(none, string);
+        }
+        "source.principal" => {
+            made.principals = reader.accepted(any, string);
+            made.not_principals = reader.excluded(none, string);
+        }
         "source.ip" => {
             made.source_ips = reader.accepted(any, address);
             made.not_source_ips = reader.excluded(none, address);
@@ -283,26 +289,22 @@ impl ValueReader {
     }
 }
 
-fn strings(values: &[Text]) -> Vec<StringMatch> {
-    let one = |value: &Text| {
-        let match_type = match WildcardValue::parse(value) {
-            WildcardValue::Present => MatchType::Presence(Empty {}),
-            WildcardValue::Suffix(suffix) => MatchType::Suffix(suffix.to_owned()),
-            WildcardValue::Prefix(prefix) => MatchType::Prefix(prefix.to_owned()),
-            WildcardValue::Exact(exact) => MatchType::Exact(exact.to_owned()),
-        };
-        StringMatch { match_type: Some(match_type) }
+fn string(value: &Text) -> Option<StringMatch> {
+    let match_type = match WildcardValue::parse(value) {
+        _ if value.is_empty() => return None,
+        WildcardValue::Present => MatchType::Presence(Empty {}),
+        WildcardValue::Suffix(suffix) => MatchType::Suffix(suffix.to_owned()),
+        WildcardValue::Prefix(prefix) => MatchType::Prefix(prefix.to_owned()),
+        WildcardValue::Exact(exact) => MatchType::Exact(exact.to_owned()),
     };
-    values.iter().map(one).collect()
+    Some(StringMatch { match_type: Some(match_type) })
 }
 
-/// Service accounts, in the policy's namespace unless they name another.
-fn accounts(values: &[Text], namespace: &str) -> Vec<ServiceAccountMatch> {
-    let one = |value: &Text| {
-        let (namespace, account) = value.split_once('/').unwrap_or((namespace, value));
-        ServiceAccountMatch { namespace: namespace.to_owned(), service_account: account.to_owned() }
-    };
-    values.iter().map(one).collect()
+/// A service account, in the policy's namespace unless it names another.
+fn account(value: &Text, namespace: &str) -> Option<ServiceAccountMatch> {
+    check_service_account(value).ok()?;
+    let (namespace, account) = value.split_once('/').unwrap_or((namespace, value));
+    Some(ServiceAccountMatch { namespace: namespace.to_owned(), service_account: account.to_owned() })
 }
 
 fn port(value: &Text) -> Option<u32> {

@@ -241,6 +241,20 @@ fn invalid_values_never_allow_more_connections() {
         let only = &denied[0].rules[0].matches[0];
         assert_eq!((only.source_ips.len(), only.not_source_ips.len(), only.namespaces.len()), (0, 0, 1));
     }
+    for accounts in [values(&["bad/*"], &[]), values(&["/"], &[]), values(&[], &["own", "a/b/c"])] {
+        let source = AuthorizationSource { service_accounts: accounts, ..AuthorizationSource::default() };
+        let rule = AuthorizationRule { from: vec![source], ..AuthorizationRule::default() };
+        assert!(groups(PolicyAction::Allow, rule.clone()).is_empty(), "{rule:?}");
+        let denied = groups(PolicyAction::Deny, rule.clone());
+        let only = &denied[0].rules[0].matches[0];
+        assert!(only.service_accounts.is_empty(), "{rule:?}");
+        assert!(only.not_service_accounts.len() == 1 || only.not_destination_ports == [0], "{rule:?}");
+    }
+    for names in [values(&[""], &[]), values(&[], &[""])] {
+        let rule = from(values(&[], &[]), names);
+        assert!(groups(PolicyAction::Allow, rule.clone()).is_empty(), "{rule:?}");
+        assert_eq!(groups(PolicyAction::Deny, rule)[0].rules[0].matches[0].not_destination_ports, [0]);
+    }
     let one_of_two = from(values(&["10.0.0.0/8", "10.0.0.0/40"], &[]), values(&["a"], &[]));
     let blocks = |action| groups(action, one_of_two.clone())[0].rules[0].matches[0].source_ips.len();
     assert_eq!((blocks(PolicyAction::Allow), blocks(PolicyAction::Deny)), (1, 0));

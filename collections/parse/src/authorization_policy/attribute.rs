@@ -1,14 +1,11 @@
 //! Checks of the values of AuthorizationPolicy attributes.
 
-use sluice_model::{Text, check_path_template};
+use sluice_model::{Text, check_path_template, check_service_account, check_trust_domain, check_wildcard};
 
 use crate::admission::is_subnet;
 
 /// A check of a value: the reason why the value is invalid, if it is.
 pub(super) type Check = fn(&str) -> Option<String>;
-
-/// Maximum length of a service account with its namespace, in bytes.
-const MAX_SERVICE_ACCOUNT_BYTES: usize = 320;
 
 /// A value that is not empty.
 pub(super) fn present(value: &str) -> Option<String> {
@@ -28,31 +25,17 @@ pub(super) fn port(value: &str) -> Option<String> {
 
 /// `[NAMESPACE/]NAME`.
 pub(super) fn service_account(value: &str) -> Option<String> {
-    let parts: Vec<&str> = value.split('/').collect();
-    if value.contains('*') {
-        return Some(format!("`{value}` is not a service account: wildcards are not supported"));
-    }
-    if parts.len() > 2 || parts.iter().any(|part| part.is_empty()) {
-        return Some(format!("`{value}` is not a service account: expected `NAME` or `NAMESPACE/NAME`"));
-    }
-    (value.len() > MAX_SERVICE_ACCOUNT_BYTES)
-        .then(|| format!("a service account must have at most {MAX_SERVICE_ACCOUNT_BYTES} characters"))
+    check_service_account(value).err().map(|error| error.to_string())
 }
 
 /// A value with at most one wildcard, at the start or at the end.
 pub(super) fn wildcard(value: &str) -> Option<String> {
-    let inner = value.strip_prefix('*').or_else(|| value.strip_suffix('*')).unwrap_or(value);
-    present(value).or_else(|| {
-        inner
-            .contains('*')
-            .then(|| format!("`{value}` is invalid: one wildcard is supported, at the start or at the end"))
-    })
+    check_wildcard(value).err().map(|error| error.to_string())
 }
 
 /// A trust domain with at most one wildcard, at the start or at the end.
 pub(super) fn trust_domain(value: &str) -> Option<String> {
-    wildcard(value)
-        .or_else(|| value.contains('/').then(|| format!("`{value}` is not a trust domain: it must not contain `/`")))
+    check_trust_domain(value).err().map(|error| error.to_string())
 }
 
 /// A path or a path template with `{*}` and at most one `{**}`, which is the last operator.

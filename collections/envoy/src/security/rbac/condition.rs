@@ -48,7 +48,7 @@ fn side<'a>(key: &'a str, namespace: &'a str, purpose: Purpose) -> Option<Result
         "source.ip" => return source(Source::Address),
         "remote.ip" => return source(Source::RemoteAddress),
         "source.namespace" => return source(Source::Namespace),
-        "source.trustDomain" => return source(Source::TrustDomain),
+        "source.trustDomain" => return source(Source::TrustDomainCondition),
         "source.serviceAccount" => return source(Source::ServiceAccount(namespace)),
         "source.principal" => return source(Source::Principal),
         "request.auth.principal" => return source(Source::RequestPrincipal),
