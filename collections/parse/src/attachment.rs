@@ -27,13 +27,29 @@ pub(crate) fn attachment(fields: &Fields<'_>) -> Attachment {
     Attachment { selector: selector.unwrap_or_default(), targets, any_gateway }
 }
 
-/// Reads the attachment of a security policy, and whether all of it is readable. Otherwise it holds for everything that
-/// the policy may be attached to, so the policy must not allow anything by it.
-pub(crate) fn security_attachment(fields: &Fields<'_>) -> (Attachment, bool) {
+/// Reads the attachment of a security policy in that namespace, and whether all of it is readable and may exist. Otherwise
+/// it holds for everything that the policy may be attached to, so the policy must not allow anything by it.
+pub(crate) fn security_attachment(fields: &Fields<'_>, namespace: &str) -> (Attachment, bool) {
     let before = fields.findings().unreadable_count();
-    let attachment = attachment(fields);
+    let mut attachment = attachment(fields);
     let readable = fields.findings().unreadable_count() == before;
-    (attachment, readable)
+    let targets_exist = attachment.targets.iter().all(|target| may_exist(target, namespace));
+    if !targets_exist {
+        let name = if fields.has("targetRefs") { "targetRefs" } else { "targetRef" };
+        fields.warn(name, "a target cannot exist: the policy applies at every gateway of its namespace");
+        attachment.any_gateway = true;
+    }
+    (attachment, readable && targets_exist)
+}
+
+/// Whether a policy in that namespace can have the target.
+fn may_exist(target: &TargetRef, namespace: &str) -> bool {
+    let near = target.namespace.is_empty() || *target.namespace == *namespace;
+    near && !target.name.is_empty() && is_known_kind(target)
+}
+
+fn is_known_kind(target: &TargetRef) -> bool {
+    TARGETS.iter().any(|(group, kind)| target.is_kind(group, kind))
 }
 
 /// The labels of `selector`, if there is one.
@@ -59,7 +75,7 @@ pub(crate) fn target_ref(fields: &Fields<'_>) -> TargetRef {
     if !target.namespace.is_empty() {
         fields.refuse("namespace", "a target must be in the namespace of the policy: leave `namespace` empty");
     }
-    if !TARGETS.iter().any(|(group, kind)| target.is_kind(group, kind)) {
+    if !is_known_kind(&target) {
         fields.refuse(
             "kind",
             format!(
@@ -113,7 +129,7 @@ mod tests {
         let gateway = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "door"});
         let read = |spec: Value| {
             let findings = Findings::default();
-            security_attachment(&Fields::new(&spec, "spec", &findings).expect("an object"))
+            security_attachment(&Fields::new(&spec, "spec", &findings).expect("an object"), "east")
         };
         for spec in [
             json!({"targetRef": 5}),
@@ -130,5 +146,38 @@ mod tests {
             assert_eq!(read(spec.clone()), (Attachment::default(), false), "{spec}");
         }
         assert_eq!(read(json!({})), (Attachment::default(), true));
+    }
+
+    #[test]
+    fn target_that_cannot_exist_is_every_gateway() {
+        let read = |target: Value| {
+            let findings = Findings::default();
+            let gateway = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "door"});
+            let [single, list] = [json!({"targetRef": target}), json!({"targetRefs": [gateway, target]})].map(|spec| {
+                let fields = Fields::new(&spec, "spec", &findings).expect("an object");
+                let (attachment, readable) = security_attachment(&fields, "east");
+                (attachment.any_gateway, readable)
+            });
+            assert_eq!(single, list, "{target}");
+            single
+        };
+        let gateway = |fields: Value| {
+            let mut target = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "door"});
+            let target_fields = target.as_object_mut().expect("an object");
+            target_fields.extend(fields.as_object().expect("an object").clone());
+            target
+        };
+        for bad in [
+            json!({"kind": "Gatway"}),
+            json!({"group": "networking.istio.io"}),
+            json!({"kind": ""}),
+            json!({"name": ""}),
+            json!({"namespace": "west"}),
+        ] {
+            assert_eq!(read(gateway(bad.clone())), (true, false), "{bad}");
+        }
+        for good in [json!({}), json!({"namespace": "east"}), json!({"kind": "GatewayClass"})] {
+            assert_eq!(read(gateway(good.clone())), (false, true), "{good}");
+        }
     }
 }

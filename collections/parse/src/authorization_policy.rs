@@ -19,7 +19,7 @@ use crate::{Fields, Findings, Item};
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let meta = item.meta(findings);
     let mut policy = match Fields::new(item.spec(), "spec", findings) {
-        Some(fields) => spec(&fields),
+        Some(fields) => spec(&fields, &item.key.namespace),
         None => AuthorizationPolicy {
             action: PolicyAction::Unreadable,
             rules: vec![AuthorizationRule::default()],
@@ -32,7 +32,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     Some(Object::AuthorizationPolicy(Box::new(policy)))
 }
 
-fn spec(fields: &Fields<'_>) -> AuthorizationPolicy {
+fn spec(fields: &Fields<'_>, namespace: &str) -> AuthorizationPolicy {
     let actions = [
         ("ALLOW", PolicyAction::Allow),
         ("DENY", PolicyAction::Deny),
@@ -46,7 +46,7 @@ fn spec(fields: &Fields<'_>) -> AuthorizationPolicy {
         fields.warn("action", "the action cannot be read: what a rule matches is denied, and nothing is allowed");
         PolicyAction::Unreadable
     });
-    let (attachment, attachment_readable) = security_attachment(fields);
+    let (attachment, attachment_readable) = security_attachment(fields, namespace);
     let provider = fields.object("provider").map(|provider| provider.text("name"));
     let before = fields.findings().error_count();
     let elements = fields.objects("rules");

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sluice_model::{Kind, Object};
 
-use crate::attachment::attachment;
+use crate::attachment::security_attachment;
 use crate::{Fields, Findings, Item, authorization_policy, peer_authentication, request_authentication};
 
 /// Runs a parser on an object. If it panics, the result is the [`replacement`] of the object, with an error.
@@ -37,7 +37,10 @@ pub(crate) fn catch(
 /// be read, for all workloads of its namespace, or of the mesh in the root namespace.
 fn replacement(kind: Kind, item: &Item<'_>) -> Option<Object> {
     let unused = Findings::only_counted();
-    let attachment = read(|| Fields::new(item.spec(), "spec", &unused).map(|fields| attachment(&fields)));
+    let attachment = read(|| {
+        let fields = Fields::new(item.spec(), "spec", &unused)?;
+        Some(security_attachment(&fields, &item.key.namespace).0)
+    });
     let attachment = attachment.flatten();
     let mut meta = read(|| item.meta(&unused)).unwrap_or_default();
     meta.namespace = item.key.namespace.clone();

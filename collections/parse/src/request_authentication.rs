@@ -17,15 +17,15 @@ use uri::parse_jwks_uri;
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let meta = item.meta(findings);
     let mut policy = match Fields::new(item.spec(), "spec", findings) {
-        Some(fields) => spec(&fields),
+        Some(fields) => spec(&fields, &item.key.namespace),
         None => RequestAuthentication { rules: vec![unreadable_rule()], ..RequestAuthentication::default() },
     };
     (policy.namespace, policy.name, policy.created) = (meta.namespace, meta.name, meta.created);
     Some(Object::RequestAuthentication(Box::new(policy)))
 }
 
-fn spec(fields: &Fields<'_>) -> RequestAuthentication {
-    let (attachment, attachment_readable) = security_attachment(fields);
+fn spec(fields: &Fields<'_>, namespace: &str) -> RequestAuthentication {
+    let (attachment, attachment_readable) = security_attachment(fields, namespace);
     let before = fields.findings().error_count();
     let elements = fields.objects("jwtRules");
     let elements_readable = fields.findings().error_count() == before;

@@ -236,19 +236,22 @@ fn pointers(value: &Value, at: &str, into: &mut Vec<String>) {
     }
 }
 
-/// Variants of a policy with one value that cannot be read.
+/// Variants of a policy with one value that cannot be read, or with a target that cannot exist.
 fn unreadable_variants(kind: &str, spec: &Value) -> Vec<(String, Value, ParsedObject)> {
     let mut all = Vec::new();
     pointers(spec, "", &mut all);
     let mut variants = Vec::new();
     for pointer in all {
-        for bad in [json!(7.5), json!([7.5])] {
+        let is_target = pointer.starts_with("/targetRefs/") && pointer.matches('/').count() == 3;
+        let texts = if is_target { vec![json!("Gatway"), json!("")] } else { Vec::new() };
+        for bad in [json!(7.5), json!([7.5])].into_iter().chain(texts) {
             let mut changed = spec.clone();
             *changed.pointer_mut(&pointer).expect("a pointer of it") = bad.clone();
             let parsed =
                 parse_object(&"Kubernetes".into(), "cluster.local", &object(kind, &changed)).expect("known kind");
             // A value of the right type is another policy.
-            if parsed.rejects.iter().any(|reject| reject.severity == Severity::Error) {
+            let lowest = if is_target { Severity::Refused } else { Severity::Error };
+            if parsed.rejects.iter().any(|reject| reject.severity >= lowest) {
                 variants.push((format!("{pointer} = {bad} in {spec}"), changed, parsed));
             }
         }

@@ -155,6 +155,24 @@ fn a_policy_with_a_target_touches_its_gateway() {
 }
 
 #[test]
+fn a_policy_with_a_target_that_cannot_exist_touches_every_gateway_of_its_namespace() {
+    let mut test_mesh = test_mesh();
+    for target in [
+        "{group: gateway.networking.k8s.io, kind: Gatway, name: window}",
+        "{group: networking.istio.io, kind: Gateway, name: window}",
+        "{group: gateway.networking.k8s.io, kind: Gateway, name: window, namespace: far}",
+    ] {
+        let text = |namespace: &str| {
+            policy("AuthorizationPolicy", namespace, &format!("{{targetRefs: [{target}], action: DENY, {GET}}}"))
+        };
+        assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text("west"))), ["door"], "{target}");
+        assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text("east"))), [""; 0], "{target}");
+        let removed = |mesh: &TestGraph| mesh.delete(Kind::AuthorizationPolicy, "west", "it");
+        assert_eq!(test_mesh.touched(removed), ["door"], "{target}");
+    }
+}
+
+#[test]
 fn jwks_touch_the_listeners_that_verify_with_them() {
     let mut test_mesh = test_mesh();
     let rule = "jwtRules: [{issuer: i, jwksUri: 'https://idp.test/keys', timeout: 7s}]";
