@@ -33,6 +33,11 @@ pub(crate) fn message_name(info: &KindInfo) -> String {
     format!("{package}.{}", info.name)
 }
 
+/// Whether objects of the kind are security policies: AuthorizationPolicies, PeerAuthentications, RequestAuthentications.
+pub(crate) fn is_security_policy(info: &KindInfo) -> bool {
+    info.group == "security.istio.io"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

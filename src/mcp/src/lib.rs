@@ -8,6 +8,7 @@ mod kinds;
 mod resource;
 mod served;
 mod service_entry;
+mod unknown_fields;
 
 pub use client::{McpSource, SourceCredentials, SourceNode};
 pub use served::ServedConfiguration;

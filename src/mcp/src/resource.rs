@@ -8,7 +8,8 @@ use sluice_proto::google::protobuf::{Any, Timestamp};
 use sluice_proto::istio::mcp::v1alpha1::{Metadata, Resource};
 use sluice_proto::json::{FieldError, Shortened, decode_any};
 
-use crate::kinds::{TYPE_URL_PREFIX, message_name};
+use crate::kinds::{TYPE_URL_PREFIX, is_security_policy, message_name};
+use crate::unknown_fields::add_unknown_fields;
 
 /// Longest namespace and longest name, as of Kubernetes.
 const MAX_NAME_BYTES: usize = 253;
@@ -44,7 +45,8 @@ pub(crate) fn resource_of(info: &KindInfo, key: &ObjectKey, object: &Value) -> R
     Ok(Resource { metadata: Some(metadata), body: Some(Any { type_url, value }) })
 }
 
-/// The object of a resource of a kind.
+/// The object of a resource of a kind. An unknown field of a security policy is a field `field_NUMBER`, so that the policy does
+/// not allow more without it. Unknown fields of other kinds are left out.
 ///
 /// # Errors
 /// The metadata or the body is missing or invalid: the field of the resource and the reason.
@@ -76,10 +78,21 @@ pub(crate) fn object_of(info: &KindInfo, resource: Resource) -> Result<Value, Fi
             fields[field] = json!(texts);
         }
     }
-    Ok(json!({
-        "apiVersion": info.api_version(), "kind": info.name, "metadata": fields,
-        "spec": sluice_proto::json::encode_dynamic(&spec),
-    }))
+    let mut json = sluice_proto::json::encode_dynamic(&spec);
+    if is_security_policy(info) {
+        add_unknown_fields(&spec, &mut json);
+    }
+    Ok(object(info, fields, json))
+}
+
+/// The object of a resource whose body cannot be read: neither can its `spec`.
+pub(crate) fn object_without_spec(info: &KindInfo, key: &ObjectKey, labels: &Value) -> Value {
+    let fields = json!({"namespace": key.namespace, "name": key.name, "labels": labels});
+    object(info, fields, Value::Null)
+}
+
+fn object(info: &KindInfo, metadata: Value, spec: Value) -> Value {
+    json!({"apiVersion": info.api_version(), "kind": info.name, "metadata": metadata, "spec": spec})
 }
 
 /// Namespace and name of the name of a resource. All kinds that are exchanged have namespaces.

@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use serde_json::json;
+use sluice_model::{JwtKeys, Object, PeerMtls, PolicyAction};
 use sluice_parse::kind_info;
 
 use super::*;
@@ -105,6 +106,125 @@ fn invalid_resource_is_a_reject_of_its_object_and_its_neighbours_apply() {
     annotations.insert("a".to_owned(), "a".repeat(MAX_RESOURCE_BYTES));
     let response = received.compare(sidecars(), &[encoded(&large)]);
     assert!(reject(&response.changes[0]).expect("a reject").reason.contains("at most 4194304 are read"));
+}
+
+fn info(kind: Kind) -> &'static KindInfo {
+    kind_info(kind).expect("a kind")
+}
+
+/// The resource of a security policy in the namespace `shop`.
+fn policy(kind: Kind, name: &str, spec: &Value) -> Resource {
+    let object = json!({
+        "apiVersion": info(kind).api_version(), "kind": info(kind).name,
+        "metadata": {"namespace": "shop", "name": name}, "spec": spec,
+    });
+    resource_of(info(kind), &ObjectKey::new("c", "shop", name), &object).expect("a valid object")
+}
+
+fn without_body(mut resource: Resource) -> Resource {
+    resource.body.as_mut().expect("a body").value = vec![0xff];
+    resource
+}
+
+/// Applies a response, and returns the objects that it changes; `None` for those that it deletes.
+fn changed(received: &mut ReceivedObjects, kind: Kind, resources: &[Any]) -> Vec<Option<ParsedObject>> {
+    let response = received.compare(info(kind), resources);
+    let objects = response.changes.iter().map(|change| change.object.as_deref().cloned()).collect();
+    received.accept(response);
+    objects
+}
+
+#[test]
+fn security_policy_whose_resource_cannot_be_read_stays_in_its_last_valid_version() {
+    let kind = Kind::AuthorizationPolicy;
+    let mut received = ReceivedObjects::new(SOURCE.into(), cluster(""));
+    let valid = policy(kind, "a", &json!({"action": "DENY", "rules": [{}]}));
+    let first = changed(&mut received, kind, &[encoded(&valid)]);
+    let [Some(first)] = first.as_slice() else { panic!("{first:?}") };
+    let mut large = valid.clone();
+    let annotations = &mut large.metadata.as_mut().expect("metadata").annotations;
+    annotations.insert("a".to_owned(), "a".repeat(MAX_RESOURCE_BYTES));
+    for invalid in [without_body(valid.clone()), large] {
+        let response = received.compare(info(kind), &[encoded(&invalid)]);
+        let [change] = response.changes.as_slice() else { panic!("{:?}", response.changes) };
+        assert!(change.origin.original.is_some(), "it is served to others");
+        let parsed = change.object.as_ref().expect("an object");
+        assert_eq!(parsed.object, first.object);
+        let [reject] = parsed.rejects.as_slice() else { panic!("{:?}", parsed.rejects) };
+        assert_eq!((reject.field_path.as_str(), reject.severity), ("body", Severity::Error));
+        assert!(reject.reason.contains("; the last valid version stays in effect (resource of "), "{}", reject.reason);
+        received.accept(response);
+        assert!(changed(&mut received, kind, &[encoded(&invalid)]).is_empty(), "it is the same");
+    }
+    assert_eq!(changed(&mut received, kind, &[encoded(&valid)]), [Some(first.clone())]);
+    assert_eq!(changed(&mut received, kind, &[]), [None]);
+    let again = changed(&mut received, kind, &[encoded(&without_body(valid))]);
+    assert_ne!(again[0].as_ref().expect("an object").object, first.object, "a deleted policy has no valid version");
+}
+
+#[test]
+fn security_policy_that_was_never_read_denies_all_that_it_may_deny() {
+    let only = |kind, revision: Option<&str>| {
+        let mut received = ReceivedObjects::new(SOURCE.into(), cluster("blue"));
+        let mut resource = without_body(policy(kind, "a", &json!({})));
+        let labels = &mut resource.metadata.as_mut().expect("metadata").labels;
+        labels.extend(revision.map(|revision| ("istio.io/rev".to_owned(), revision.to_owned())));
+        let parsed = changed(&mut received, kind, &[encoded(&resource)]).pop()??;
+        let [reject] = parsed.rejects.as_slice() else { panic!("{:?}", parsed.rejects) };
+        assert!(reject.reason.contains("; the policy denies all that it may deny"), "{}", reject.reason);
+        parsed.object
+    };
+    let Some(Object::AuthorizationPolicy(denies)) = only(Kind::AuthorizationPolicy, None) else { panic!("no policy") };
+    assert_eq!((&*denies.namespace, denies.action, denies.rules.len()), ("shop", PolicyAction::Unreadable, 1));
+    let strict = only(Kind::PeerAuthentication, Some("blue"));
+    let Some(Object::PeerAuthentication(strict)) = strict else { panic!("{strict:?}") };
+    assert_eq!((strict.mtls, strict.selector_unreadable), (PeerMtls::Strict, true));
+    let Some(Object::RequestAuthentication(tokens)) = only(Kind::RequestAuthentication, None) else {
+        panic!("no policy")
+    };
+    assert!(tokens.rules.iter().all(|rule| rule.keys == JwtKeys::Unusable) && tokens.rules.len() == 1);
+    assert_eq!(only(Kind::AuthorizationPolicy, Some("green")), None, "it is for another revision");
+    assert_eq!(only_sidecar(), None, "other kinds do not apply");
+}
+
+/// The value of a Sidecar whose resource cannot be read.
+fn only_sidecar() -> Option<Object> {
+    let mut received = ReceivedObjects::new(SOURCE.into(), cluster(""));
+    let invalid = without_body(resource("a", "bank", None));
+    changed(&mut received, Kind::Sidecar, &[encoded(&invalid)]).pop()??.object
+}
+
+#[test]
+fn security_policy_stays_while_a_resource_without_a_name_may_be_it() {
+    let kind = Kind::PeerAuthentication;
+    let mut received = ReceivedObjects::new(SOURCE.into(), cluster(""));
+    let strict = encoded(&policy(kind, "a", &json!({"mtls": {"mode": "STRICT"}})));
+    assert_eq!(changed(&mut received, kind, std::slice::from_ref(&strict)).len(), 1);
+    let broken = Any { value: vec![0xff], ..strict.clone() };
+    assert!(changed(&mut received, kind, &[broken]).is_empty());
+    assert_eq!((received.len(), received.invalid().len()), (1, 1));
+    assert!(changed(&mut received, kind, &[strict]).is_empty());
+    assert_eq!(changed(&mut received, kind, &[]), [None]);
+}
+
+#[test]
+fn allow_rule_with_an_unknown_field_allows_nothing() {
+    let kind = Kind::AuthorizationPolicy;
+    let spec = json!({"rules": [{"from": [{"source": {"namespaces": ["a"]}}]}, {"to": [{"operation": {"methods": ["GET"]}}]}]});
+    let mut resource = policy(kind, "a", &spec);
+    let rules = |resource: &Resource| {
+        let mut received = ReceivedObjects::new(SOURCE.into(), cluster(""));
+        let parsed = changed(&mut received, kind, &[encoded(resource)]).pop().flatten().expect("an object");
+        let Some(Object::AuthorizationPolicy(policy)) = parsed.object else { panic!("no policy") };
+        (policy.rules.len(), parsed.rejects.iter().map(|reject| reject.field_path.to_string()).collect::<Vec<_>>())
+    };
+    assert_eq!(rules(&resource), (2, vec![]));
+    // A third rule, {from: [{}, field 9]}.
+    let rule = [0x12, 0x05, 0x0a, 0x00, 0x4a, 0x01, b'a'];
+    resource.body.as_mut().expect("a body").value.extend(rule);
+    let (count, findings) = rules(&resource);
+    assert_eq!(count, 2, "the rule without the field would allow everything");
+    assert!(findings.contains(&"spec.rules[2].field_9".to_owned()), "{findings:?}");
 }
 
 #[test]
