@@ -104,7 +104,7 @@ impl TestGraph {
         serde_json::from_str(&update.wanted).expect("JSON")
     }
 
-    fn findings_of(&self, kind: Kind, namespace: &str, name: &str) -> Vec<String> {
+    pub(super) fn findings_of(&self, kind: Kind, namespace: &str, name: &str) -> Vec<String> {
         self.engine.flush();
         let key = RejectKey { kind, object: ObjectKey::new("Kubernetes", namespace, name) };
         let rejects = self.get(&self.handles.rejects, &key).unwrap_or_default();

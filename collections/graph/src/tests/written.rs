@@ -258,6 +258,52 @@ spec: {{targetRefs: [{targets}], rules: [{{to: [{{operation: {{methods: [GET]}}}
     assert_eq!(wanted(&mesh), "");
 }
 
+#[test]
+fn policy_for_another_class_of_waypoints_is_neither_enforced_nor_accepted() {
+    let ambient = AmbientOptions { writes_conditions: true, ..AmbientOptions::default() };
+    let gateway_api = GatewayApiOptions { waypoints: true, ..GatewayApiOptions::default() };
+    let options = GraphOptions { ambient: Some(ambient), gateway_api, ..GraphOptions::default() };
+    let class = |name: &str| {
+        format!(
+            "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {{name: {name}}}
+spec: {{controllerName: istio.io/mesh-controller}}
+---"
+        )
+    };
+    let policy = |class: &str| {
+        format!(
+            "
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {{name: all, namespace: istio-system}}
+spec: {{targetRefs: [{{group: gateway.networking.k8s.io, kind: GatewayClass, name: {class}}}], action: DENY, rules: [{{}}]}}
+"
+        )
+    };
+    let mesh = TestGraph::with(options, &format!("{}{}", class("istio-waypoint"), class("own")));
+    let object = ObjectKey::new("Kubernetes", "istio-system", "all");
+    let key = StatusKey { kind: Kind::AuthorizationPolicy, object };
+    let wanted = |mesh: &TestGraph| {
+        mesh.engine.flush();
+        let update = mesh.get(&mesh.handles.condition_updates, &key).expect("an update");
+        let unenforced = mesh.findings_of(Kind::AuthorizationPolicy, "istio-system", "all");
+        (update.wanted.contains(r#""status":"True""#), update.wanted.to_string(), unenforced)
+    };
+    mesh.apply(&policy("istio-waypoint"));
+    let (is_accepted, condition, findings) = wanted(&mesh);
+    assert!(is_accepted && findings.is_empty(), "{condition} {findings:?}");
+    mesh.apply(&policy("own"));
+    let (is_accepted, condition, findings) = wanted(&mesh);
+    assert!(!is_accepted && condition.contains("only `istio-waypoint` is supported"), "{condition}");
+    assert!(
+        findings.iter().any(|finding| finding.contains("GatewayClass `own` is not `istio-waypoint`")),
+        "{findings:?}"
+    );
+}
+
 /// Conditions that are written to an object, as `TYPE STATUS REASON: MESSAGE`; `None` if its status is up to date.
 fn written_conditions(mesh: &TestGraph, kind: Kind, name: &str) -> Option<Vec<String>> {
     let key = StatusKey { kind, object: ObjectKey::new("Kubernetes", "shop", name) };

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Index, IndexDep};
 use sluice_envoy::ztunnel::{PolicyAcceptance, policy_acceptance};
-use sluice_model::gateway_api::{GROUP, GatewayClass};
+use sluice_model::gateway_api::{GROUP, GatewayClass, WAYPOINT_CLASS};
 use sluice_model::{
     AuthorizationPolicy, Kind, KubernetesService, NETWORKING_GROUP, ObjectKey, ServiceEntry, ServiceKey, ServiceSource,
     StoredStatus, TargetRef, Text, Waypoint,
@@ -158,6 +158,14 @@ impl TargetLookups {
             None => TargetState::unbound("TargetNotFound", "not bound"),
             Some(class) if *class.controller != *MESH_CONTROLLER => {
                 let message = format!("GatewayClass must use controller name `{MESH_CONTROLLER}` for waypoints");
+                TargetState::unbound("Invalid", message)
+            }
+            // As in Istio, policies apply to this class only. Istio writes that one of another class is accepted.
+            Some(_) if *target.name != *WAYPOINT_CLASS => {
+                let message = format!(
+                    "no waypoint enforces a policy for GatewayClass `{}`: only `{WAYPOINT_CLASS}` is supported",
+                    target.name
+                );
                 TargetState::unbound("Invalid", message)
             }
             Some(_) => TargetState::bound(&target.name),

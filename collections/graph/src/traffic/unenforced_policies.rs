@@ -108,9 +108,9 @@ pub(crate) fn derive_unenforced_policies<'s>(
                         Some(format!("agentgateways serve Gateway `{name}`"))
                     }
                     (_, None) => Some("ambient mode is off (PILOT_ENABLE_AMBIENT)".to_owned()),
-                    (LimitedTarget::Class(name), _) if *name != WAYPOINT_CLASS => {
-                        Some(format!("GatewayClass `{name}` is not that of waypoints, `{WAYPOINT_CLASS}`"))
-                    }
+                    (LimitedTarget::Class(name), _) if *name != WAYPOINT_CLASS => Some(format!(
+                        "GatewayClass `{name}` is not `{WAYPOINT_CLASS}`, the only class that can be a target"
+                    )),
                     (LimitedTarget::Class(_), _) => {
                         let root = cx.get(&root, &())?;
                         let here = policy.namespace == *root;
