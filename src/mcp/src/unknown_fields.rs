@@ -3,7 +3,7 @@
 use prost_reflect::{DynamicMessage, MapKey, Value as Field};
 use serde_json::Value;
 
-/// Adds a field `field_NUMBER` to the JSON of each message that has unknown fields, for the first of them.
+/// Adds a field `field_NUMBER` to the JSON of each message that has unknown fields, for one of them.
 pub(crate) fn add_unknown_fields(message: &DynamicMessage, json: &mut Value) {
     // A message of a policy has the JSON of an object.
     let _ = of_message(message, json);
@@ -14,7 +14,7 @@ fn of_message(message: &DynamicMessage, json: &mut Value) -> Option<u32> {
     let mut unplaced = message.unknown_fields().next().map(prost_reflect::UnknownField::number);
     for (field, value) in message.fields() {
         let inner = json.get_mut(field.json_name()).and_then(|json| of_field(value, json));
-        unplaced = unplaced.or(inner);
+        unplaced = lowest(unplaced, inner);
     }
     let number = unplaced?;
     let Some(fields) = json.as_object_mut() else { return Some(number) };
@@ -27,13 +27,18 @@ fn of_field(value: &Field, json: &mut Value) -> Option<u32> {
         Field::Message(message) => of_message(message, json),
         Field::List(elements) => {
             let json = json.as_array_mut()?;
-            elements.iter().zip(json).fold(None, |unplaced, (element, json)| of_field(element, json).or(unplaced))
+            elements.iter().zip(json).fold(None, |unplaced, (element, json)| lowest(unplaced, of_field(element, json)))
         }
         Field::Map(entries) => entries.iter().fold(None, |unplaced, (key, value)| {
-            json.get_mut(key_text(key)).and_then(|json| of_field(value, json)).or(unplaced)
+            lowest(unplaced, json.get_mut(key_text(key)).and_then(|json| of_field(value, json)))
         }),
         _ => None,
     }
+}
+
+/// The lowest number, so that the order of a map does not matter.
+fn lowest(one: Option<u32>, other: Option<u32>) -> Option<u32> {
+    one.into_iter().chain(other).min()
 }
 
 fn key_text(key: &MapKey) -> String {
@@ -58,7 +63,9 @@ mod tests {
     /// A field of a message whose value are these bytes.
     fn bytes(number: u8, value: &[u8]) -> Vec<u8> {
         let length = u8::try_from(value.len()).expect("a short value");
-        [&[number << 3 | 2, length], value].concat()
+        let mut encoded = vec![(number << 3) | 2, length];
+        encoded.extend(value);
+        encoded
     }
 
     fn read(message: &str, encoded: &[u8]) -> Value {
@@ -72,21 +79,21 @@ mod tests {
 
     #[test]
     fn unknown_fields_are_in_the_object_of_their_message() {
-        let unknown = bytes(14, b"new");
+        let unknown = bytes(15, b"new");
         // rules.from.source
         let source = [bytes(1, b"a"), unknown.clone()].concat();
         let rule = bytes(1, &bytes(1, &source));
         let found = read("istio.security.v1beta1.AuthorizationPolicy", &[bytes(2, &rule), unknown.clone()].concat());
         let expected =
-            json!({"field_14": null, "rules": [{"from": [{"source": {"principals": ["a"], "field_14": null}}]}]});
+            json!({"field_15": null, "rules": [{"from": [{"source": {"principals": ["a"], "field_15": null}}]}]});
         assert_eq!(found, expected);
         // portLevelMtls
         let entry = [vec![8, 80], bytes(2, &unknown)].concat();
         let found = read("istio.security.v1beta1.PeerAuthentication", &bytes(3, &entry));
-        assert_eq!(found, json!({"portLevelMtls": {"80": {"field_14": null}}}));
+        assert_eq!(found, json!({"portLevelMtls": {"80": {"field_15": null}}}));
         // jwtRules.timeout is a Duration, which is a string.
         let rule = bytes(13, &unknown);
         let found = read("istio.security.v1beta1.RequestAuthentication", &bytes(2, &rule));
-        assert_eq!(found, json!({"jwtRules": [{"timeout": "0s", "field_14": null}]}));
+        assert_eq!(found, json!({"jwtRules": [{"timeout": "0s", "field_15": null}]}));
     }
 }

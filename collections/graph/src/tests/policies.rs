@@ -165,8 +165,8 @@ fn a_policy_with_a_target_that_cannot_exist_touches_every_gateway_of_its_namespa
         let text = |namespace: &str| {
             policy("AuthorizationPolicy", namespace, &format!("{{targetRefs: [{target}], action: DENY, {GET}}}"))
         };
-        assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text("west"))), ["door"], "{target}");
-        assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text("east"))), [""; 0], "{target}");
+        assert_eq!(test_mesh.touched(|mesh| mesh.write(&text("west"), true)), ["door"], "{target}");
+        assert_eq!(test_mesh.touched(|mesh| mesh.write(&text("east"), true)), [""; 0], "{target}");
         let removed = |mesh: &TestGraph| mesh.delete(Kind::AuthorizationPolicy, "west", "it");
         assert_eq!(test_mesh.touched(removed), ["door"], "{target}");
     }

@@ -129,7 +129,7 @@ impl ReceivedObjects {
                     change
                 }
                 Err(error) if is_security_policy(info) => {
-                    let labels = revision.map(|revision| json!({label::REVISION: revision})).unwrap_or_default();
+                    let labels = revision.map(|revision| json!({(label::REVISION): revision})).unwrap_or_default();
                     let object = object_without_spec(info, &key, &labels);
                     if !self.cluster.reads_revision_of(info, &object) {
                         of_other_revisions.insert(key);
