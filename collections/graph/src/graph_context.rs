@@ -238,6 +238,7 @@ impl<'s> GraphContext<'s> {
     fn layer_inputs(&self) -> LayerInputs<'_, 's> {
         LayerInputs {
             workload_names: &self.workload_names,
+            replicas: &self.routers.replicas,
             selected_labels: &self.selected_labels,
             auto_passthrough: &self.routers.auto_passthrough,
             listener_facts: &self.attached.facts,

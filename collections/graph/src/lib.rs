@@ -69,6 +69,7 @@ use inputs::{discovery, mesh_config};
 use outputs::endpoints::ingress_waypoints::IngressWaypoints;
 use outputs::endpoints::self_discovery::derive_replica_groups;
 use proxies::policies::PolicyIndex;
+use proxies::router_labels::RouterLabels;
 use proxies::sidecar_choice::SidecarHeads;
 use proxies::targets::TargetInputs;
 use proxies::tiers::RareTiers;
@@ -85,7 +86,7 @@ use traffic::destinations::DestinationInputs;
 use traffic::gateway_api::revisions::Revisions;
 use traffic::gateway_api::{GatewayApiInputs, classes};
 use traffic::gateways::reach::{ReachInputs, derive_reach};
-use traffic::gateways::routers::{RouterInputs, derive_routers};
+use traffic::gateways::routers::{RouterInputs, derive_replicas, derive_routers};
 use traffic::policy_statuses::{PolicyWithStatus, derive_policy_statuses};
 use traffic::reconciled::{derive_condition_requests, derive_condition_updates};
 use traffic::secret_accounts::derive_pod_accounts;
@@ -247,10 +248,12 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         };
         let sidecars = sidecars::derive_sidecars(&one, &proxies, &labels, &objects.sidecars, &host_inputs);
 
+        let attached = attached::derive_attached(&objects, &mesh, &proxies);
+        let router_labels = RouterLabels::new(&gateways, &objects.kubernetes_gateways, &attached, options);
         let routers = derive_routers(
             &RouterInputs {
                 proxies: &proxies,
-                workload_names: &workload_names,
+                replicas: derive_replicas(&proxies, &workload_names, &labels, &router_labels),
                 workloads: &workloads,
                 services: &services,
                 gateways: &gateways,
@@ -278,7 +281,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let waypoints = ambient.as_ref().map(|ambient| {
             derive_waypoint_proxies(&WaypointProxyInputs {
                 proxies: &proxies,
-                workload_names: &workload_names,
+                replicas: &routers.replicas,
                 workloads: &workloads,
                 services: &services,
                 ambient,
@@ -324,7 +327,6 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             &accounts,
             options,
         );
-        let attached = attached::derive_attached(&objects, &mesh, &proxies);
         let pulls = pull_secrets::derive_pull_access(
             &proxies,
             &attached.extensions,

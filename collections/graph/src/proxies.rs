@@ -7,6 +7,7 @@ pub(crate) mod envoy_filter_limits;
 pub(crate) mod envoy_filters;
 pub(crate) mod peer_authentications;
 pub(crate) mod policies;
+pub(crate) mod router_labels;
 pub(crate) mod selected_labels;
 pub(crate) mod sidecar_choice;
 pub(crate) mod targets;

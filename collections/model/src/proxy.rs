@@ -28,6 +28,14 @@ pub enum ProxyType {
     Agentgateway,
 }
 
+impl ProxyType {
+    /// Whether it is a gateway or a waypoint.
+    #[must_use]
+    pub fn is_router_or_waypoint(self) -> bool {
+        matches!(self, Self::Router | Self::Waypoint)
+    }
+}
+
 /// How traffic is redirected to a sidecar.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum InterceptionMode {

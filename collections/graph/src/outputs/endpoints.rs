@@ -25,7 +25,6 @@ use crate::content_names::profile_text;
 use crate::outputs::layers::LayerFacts;
 use crate::proxies::tiers::RareTiers;
 use crate::traffic::destinations::{DestinationInputs, Destinations, HostDestinations};
-use crate::traffic::gateways::routers::Router;
 use crate::views::Overlay;
 use client_service::ClientService;
 use ingress_waypoints::IngressWaypoints;
@@ -36,7 +35,7 @@ use self_discovery::ReplicaGroup;
 /// The layers of all tiers: each service is in the layers of the tier that it needs.
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     if client.proxy.proxy_type == ProxyType::Waypoint {
-        let view = Router::of(client.proxy, client.workload).view();
+        let Some(view) = client.router_view() else { return Vec::new() };
         let of_tier = |tier: &Tier| profile_text(&EndpointClient::of_waypoint(client.proxy, *tier));
         let own = client.tiers.iter().map(|tier| Layer { view: view.clone(), profile: of_tier(tier) });
         return own.chain(outbound_layers(client)).collect();

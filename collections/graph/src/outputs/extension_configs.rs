@@ -25,7 +25,7 @@ use crate::traffic::waypoints::{ServedKey, WaypointProxies};
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let layer = |view| Layer { view, profile: Text::default() };
     let waypoint = client.proxy.proxy_type == ProxyType::Waypoint;
-    let served = waypoint.then(|| Router::of(client.proxy, client.workload).view());
+    let served = client.router_view().filter(|_| waypoint);
     let own = [View::Namespace(client.proxy.namespace.clone()), View::Base];
     served.into_iter().chain(own).map(layer).collect()
 }

@@ -10,6 +10,7 @@ use sluice_model::{Labels, Layer, Proxy, ProxyKey, ProxyType, ResourceType, Text
 use crate::proxies::selected_labels::SelectedLabels;
 use crate::proxies::workloads::WorkloadName;
 use crate::traffic::credentials::CredentialClient;
+use crate::traffic::gateways::routers::Router;
 use crate::views::outbound_views;
 
 /// Facts of a proxy that its layers depend on.
@@ -19,6 +20,8 @@ pub(crate) struct LayerFacts<'a> {
     pub(crate) proxy: &'a Proxy,
     /// The workload it is a replica of.
     pub(crate) workload: &'a WorkloadName,
+    /// The router or waypoint it is a replica of.
+    pub(crate) router: Option<&'a Router>,
     /// Its profile for listeners.
     pub(crate) listener_profile: &'a ListenerProfile,
     /// Its labels that rules for clients select.
@@ -48,6 +51,12 @@ impl LayerFacts<'_> {
     pub(crate) fn inbound(&self, profile: &Text) -> Layer {
         Layer { view: self.workload.view(), profile: profile.clone() }
     }
+
+    /// The view of the resources of its router or waypoint.
+    #[must_use]
+    pub(crate) fn router_view(&self) -> Option<View> {
+        self.router.map(Router::view)
+    }
 }
 
 /// The collections that [`LayerReader`] reads.
@@ -55,6 +64,8 @@ impl LayerFacts<'_> {
 pub(crate) struct LayerInputs<'a, 's> {
     /// The workload of each proxy.
     pub(crate) workload_names: &'a Collection<'s, ProxyKey, WorkloadName>,
+    /// The router or waypoint that each proxy is a replica of.
+    pub(crate) replicas: &'a Collection<'s, ProxyKey, Router>,
     /// Labels of proxies that selectors mention: one record.
     pub(crate) selected_labels: &'a Collection<'s, (), SelectedLabels>,
     /// Routers and east-west gateways with a server of TLS mode AUTO_PASSTHROUGH.
@@ -74,6 +85,7 @@ pub(crate) struct LayerInputs<'a, 's> {
 /// Reads the [`LayerFacts`] of a proxy, inside a `derive`.
 pub(crate) struct LayerReader {
     workloads: Dep<ProxyKey, WorkloadName>,
+    replicas: Dep<ProxyKey, Router>,
     labels: Dep<(), SelectedLabels>,
     passing: Dep<ProxyKey, ()>,
     facts: Dep<ProxyKey, ListenerProfile>,
@@ -87,6 +99,7 @@ impl LayerReader {
     pub(crate) fn on<'s>(deps: &mut Deps<'s>, inputs: &LayerInputs<'_, 's>) -> Self {
         Self {
             workloads: deps.on(inputs.workload_names),
+            replicas: deps.on(inputs.replicas),
             labels: deps.on(inputs.selected_labels),
             passing: deps.on(inputs.auto_passthrough),
             facts: deps.on(inputs.listener_facts),
@@ -105,6 +118,10 @@ impl LayerReader {
         proxy: &Proxy,
     ) -> Option<BTreeMap<ResourceType, Vec<Layer>>> {
         let workload = cx.get(&self.workloads, key)?;
+        let router = match proxy.proxy_type.is_router_or_waypoint() {
+            true => Some(cx.get(&self.replicas, key)?),
+            false => None,
+        };
         let profile = cx.get(&self.facts, key)?;
         let labels = cx.get(&self.labels, &()).map(|labels| labels.outbound(proxy)).unwrap_or_default();
         let auto_passthrough = cx.get(&self.passing, key).is_some();
@@ -121,6 +138,7 @@ impl LayerReader {
         let client = LayerFacts {
             proxy,
             workload: &workload,
+            router: router.as_deref(),
             listener_profile: &profile,
             labels: &labels,
             tiers,

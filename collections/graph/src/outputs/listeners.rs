@@ -35,7 +35,6 @@ use crate::options::GraphOptions;
 use crate::outputs::layers::LayerFacts;
 use crate::proxies::attached::Attachments;
 use crate::proxies::collectors::{COLLECTORS, find_collector};
-use crate::traffic::gateways::routers::Router;
 
 /// The layer of listeners that depend only on the profile.
 const FIXED: &str = "fixed";
@@ -48,12 +47,12 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
         ProxyType::Sidecar if client.proxy.grpc => return grpc::layers(client, &profile),
         ProxyType::Sidecar => {}
         ProxyType::Router => {
-            let own = Router::of(client.proxy, client.workload).view();
-            return [own, hbone()].map(|view| Layer { view, profile: profile.clone() }).into();
+            let views = client.router_view().into_iter().chain([hbone()]);
+            return views.map(|view| Layer { view, profile: profile.clone() }).collect();
         }
         ProxyType::Waypoint => {
-            let own = Router::of(client.proxy, client.workload).view();
-            return [own, waypoints::fixed_view()].map(|view| Layer { view, profile: profile.clone() }).into();
+            let views = client.router_view().into_iter().chain([waypoints::fixed_view()]);
+            return views.map(|view| Layer { view, profile: profile.clone() }).collect();
         }
         ProxyType::Ztunnel | ProxyType::Agentgateway => return Vec::new(),
     }

@@ -15,7 +15,7 @@ use crate::options::GraphOptions;
 use crate::outputs::layers::LayerFacts;
 use crate::traffic::destination_rules::RuleIndex;
 use crate::traffic::destinations::DestinationInputs;
-use crate::traffic::gateways::routers::{Router, Routers};
+use crate::traffic::gateways::routers::Routers;
 use grpc_tables::derive_grpc_tables;
 use router_routes::{RouterProfile, derive_router_segments};
 use sidecar_routes::{RouteCollections, derive_sidecar_segments};
@@ -26,7 +26,7 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let profile = profile_text(&RouteProfile::of(client.proxy));
     match client.proxy.proxy_type {
         ProxyType::Sidecar => client.outbound(&profile),
-        ProxyType::Router => vec![Layer { view: Router::of(client.proxy, client.workload).view(), profile }],
+        ProxyType::Router => client.router_view().map(|view| Layer { view, profile }).into_iter().collect(),
         ProxyType::Waypoint | ProxyType::Ztunnel | ProxyType::Agentgateway => Vec::new(),
     }
 }

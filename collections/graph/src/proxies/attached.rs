@@ -55,6 +55,8 @@ pub(crate) struct Attachments<'s> {
     pub(crate) extensions: Collection<'s, ObjectKey, TrafficExtension>,
     /// Namespace whose Telemetries and extensions are for the whole mesh: one record.
     pub(crate) root: Collection<'s, (), Text>,
+    /// Labels that Telemetries and extensions select, with the namespace of the object.
+    pub(crate) labels: Collection<'s, (Text, Label), ()>,
     defaults: Collection<'s, (), AttachDefaults>,
     index: AttachmentIndex<'s>,
 }
@@ -68,7 +70,7 @@ struct AttachmentIndex<'s> {
 }
 
 /// A label: key and value.
-type Label = (Text, Text);
+pub(crate) type Label = (Text, Text);
 
 /// Derives what is attached to each proxy.
 pub(crate) fn derive_attached<'s>(
@@ -81,13 +83,14 @@ pub(crate) fn derive_attached<'s>(
         root: mesh.root_namespace.clone(),
     });
     let extensions = derive_extensions(objects);
+    let labels = derive_selected_labels(objects, &extensions);
     let attachments = AttachmentIndex {
         telemetries: objects
             .telemetries
             .index("attached/telemetries", |_, telemetry| [(telemetry.namespace.clone(), telemetry.clone())]),
         extensions: extensions
             .index("attached/extensions", |_, extension| [(extension.namespace.clone(), extension.clone())]),
-        labels: index_selected_labels(objects, &extensions),
+        labels: labels.index("attached/labels-by-namespace", |(namespace, _), ()| [(namespace.clone(), ())]),
     };
     let subjects = derive_subjects(proxies, &defaults, &attachments);
     let distinct = subjects.index("attached/by-subject", |_, subject| [(subject.clone(), ())]).distinct("subjects");
@@ -104,7 +107,7 @@ pub(crate) fn derive_attached<'s>(
     let config = mesh
         .map("listener_facts/default-config", |(), mesh| config_of_listeners(&mesh.default_config, ProxyType::Router));
     let facts = derive_facts(proxies, &subjects, &contents, &config);
-    Attachments { default, by_name, facts, extensions, root, defaults, index: attachments }
+    Attachments { default, by_name, facts, extensions, root, labels, defaults, index: attachments }
 }
 
 /// TrafficExtensions, and WasmPlugins converted to extensions.
@@ -117,11 +120,13 @@ fn derive_extensions<'s>(objects: &ObjectCollections<'s>) -> Collection<'s, Obje
     objects.traffic_extensions.union("extensions", &[plugins])
 }
 
-/// Labels that Telemetries and extensions select, by their namespace.
-fn index_selected_labels<'s>(
+/// Labels that Telemetries and extensions select.
+/// Key: namespace of the object, and label. From: `telemetries`, `extensions`.
+/// Changes when: a selector mentions a label for the first time, or no longer. Size: such labels. Rejects: none.
+fn derive_selected_labels<'s>(
     objects: &ObjectCollections<'s>,
     extensions: &Collection<'s, ObjectKey, TrafficExtension>,
-) -> Index<'s, Text, (Text, Label), ()> {
+) -> Collection<'s, (Text, Label), ()> {
     let rows = |namespace: &Text, attachment: &Attachment| -> Vec<((Text, Label), ())> {
         let labels = attachment.labels().map(|(key, value)| (key.clone(), value.clone()));
         labels.collect::<BTreeSet<Label>>().into_iter().map(|label| ((namespace.clone(), label), ())).collect()
@@ -132,8 +137,7 @@ fn index_selected_labels<'s>(
     let of_extensions = extensions
         .index("attached/extension-labels", move |_, extension| rows(&extension.namespace, &extension.attachment));
     let of_extensions = of_extensions.distinct("attached/labels-of-extensions");
-    let labels = of_telemetries.distinct("attached/labels-of-telemetries").union("attached/labels", &[of_extensions]);
-    labels.index("attached/labels-by-namespace", |(namespace, _), ()| [(namespace.clone(), ())])
+    of_telemetries.distinct("attached/labels-of-telemetries").union("attached/labels", &[of_extensions])
 }
 
 /// The subject of each proxy.

@@ -26,15 +26,24 @@ impl SelectedLabels {
         project(proxy, [self.inbound.get(&proxy.namespace), self.inbound.get(&self.root)])
     }
 
+    /// The labels of a router or waypoint that rules and policies select. `anywhere`: those of all namespaces.
+    pub(crate) fn of_router(&self, proxy: &Proxy, anywhere: bool) -> Labels {
+        let inbound = self.inbound.iter();
+        let inbound = inbound.filter(|(of, _)| anywhere || **of == proxy.namespace || **of == self.root);
+        let inbound = inbound.map(|(_, mentioned)| Some(mentioned));
+        project(proxy, inbound.chain([self.outbound.get(&proxy.namespace), self.outbound.get("")]))
+    }
+
     /// The labels of a client that rules visible to it select.
     pub(crate) fn outbound(&self, proxy: &Proxy) -> Labels {
         project(proxy, [self.outbound.get(&proxy.namespace), self.outbound.get("")])
     }
 }
 
-fn project(proxy: &Proxy, mentioned: [Option<&BTreeSet<Label>>; 2]) -> Labels {
+fn project<'a>(proxy: &Proxy, mentioned: impl IntoIterator<Item = Option<&'a BTreeSet<Label>>>) -> Labels {
+    let mentioned: Vec<&BTreeSet<Label>> = mentioned.into_iter().flatten().collect();
     let labels = proxy.labels.iter().map(|(key, value)| (key.clone(), value.clone()));
-    labels.filter(|label| mentioned.iter().flatten().any(|mentioned| mentioned.contains(label))).collect()
+    labels.filter(|label| mentioned.iter().any(|mentioned| mentioned.contains(label))).collect()
 }
 
 /// Labels that selectors mention.

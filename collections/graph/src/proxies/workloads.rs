@@ -77,7 +77,7 @@ pub(crate) fn derive_proxy_workloads<'s>(
         let (targets, labels) = (deps.on(targets), deps.on(labels));
         move |cx, key, proxy| {
             let targets = cx.get(&targets, key).map(|targets| (*targets).clone()).unwrap_or_default();
-            // A waypoint is named by all of its labels, so that the first policy for it does not rename it.
+            // The labels of a waypoint are those of its router. A policy for its Gateway does not rename it.
             let selected = (proxy.proxy_type != ProxyType::Waypoint).then(|| cx.get(&labels, &())).flatten();
             let labels = selected.map(|labels| labels.inbound(proxy)).unwrap_or_default();
             Some(Workload {

@@ -444,3 +444,128 @@ fn a_label_for_sessions_touches_the_cluster_and_the_routes_of_its_service() {
     let clusters = [80, 9000].map(|port| format!("~Cluster outbound|{port}||{name}"));
     assert_eq!(mesh.touched(), [clusters.to_vec(), vec![format!("~Route 80 {name}:80")]].concat());
 }
+
+impl TestGraph {
+    /// The number of copies of the listeners with this name.
+    fn listener_copies(&self, name: &str) -> usize {
+        let now = self.engine.snapshot();
+        let keys = self.handles.resources.iter().flat_map(|of| now.iter(of)).map(|(key, _)| key.clone());
+        keys.filter(|key| key.resource_type == ResourceType::Listener && key.name == *name).count()
+    }
+}
+
+/// A router of the namespace `edge` with these labels besides that of an ingress gateway.
+fn labelled_router(number: usize, labels: &[(&str, &str)]) -> sluice_model::Proxy {
+    let labels: Vec<_> = [("istio", "ingressgateway")].iter().chain(labels).copied().collect();
+    let router = sidecar("edge", &format!("made-up-{number}"), &format!("10.2.0.{number}"), &labels);
+    sluice_model::Proxy { proxy_type: ProxyType::Router, ..router }
+}
+
+#[test]
+fn routers_with_made_up_labels_share_one_copy_until_something_selects_a_label() {
+    let servers = "{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}, \
+                   {port: {number: 9000, name: tcp, protocol: TCP}, hosts: ['*']}";
+    let mut mesh = edge(&format!("{CART}---{ROUTES}---{}", gateway(servers)));
+    let made_up = (0..40).map(|n| {
+        let (number, long) = (n.to_string(), "x".repeat(60));
+        let proxy =
+            labelled_router(n, &[("x", &number), ("pod-template-hash", &number), (&format!("{long}{n}"), &long)]);
+        mesh.connect(proxy)
+    });
+    let made_up: Vec<_> = made_up.collect();
+    assert_eq!(mesh.touched(), [""; 0], "they have the resources of the first router");
+    let layers = |mesh: &TestGraph, n: usize| mesh.get(&mesh.handles.scopes, &made_up[n]).expect("a scope").layers;
+    assert_eq!(layers(&mesh, 7), layers(&mesh, 8));
+    assert_eq!(mesh.listener_copies("0.0.0.0_80"), 1);
+    for (kind, name, api, spec) in [
+        (
+            Kind::Gateway,
+            "edge/selects",
+            "networking.istio.io/v1",
+            "{selector: {x: '7'}, servers: [{port: {number: 81, name: http, protocol: HTTP}, hosts: ['*']}]}",
+        ),
+        (
+            Kind::VirtualService,
+            "shop/selects",
+            "networking.istio.io/v1",
+            "{hosts: [a.example], gateways: [edge/front], http: [{match: [{sourceLabels: {x: '7'}}], \
+             route: [{destination: {host: cart}}]}]}",
+        ),
+        (
+            Kind::DestinationRule,
+            "edge/selects",
+            "networking.istio.io/v1",
+            "{host: cart.shop.svc.cluster.local, workloadSelector: {matchLabels: {x: '7'}}}",
+        ),
+        (
+            Kind::AuthorizationPolicy,
+            "edge/selects",
+            "security.istio.io/v1",
+            "{selector: {matchLabels: {x: '7'}}, action: DENY, rules: [{}]}",
+        ),
+        (
+            Kind::RequestAuthentication,
+            "istio-system/selects",
+            "security.istio.io/v1",
+            "{selector: {matchLabels: {x: '7'}}, jwtRules: [{issuer: i, jwks: '{\"keys\": []}'}]}",
+        ),
+    ] {
+        let (namespace, name) = name.split_once('/').expect("a namespace");
+        mesh.apply(&format!(
+            "apiVersion: {api}\nkind: {kind}\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {spec}\n"
+        ));
+        assert_eq!(mesh.listener_copies("0.0.0.0_80"), 2, "{kind}: one router differs");
+        assert_ne!(layers(&mesh, 7), layers(&mesh, 8), "{kind}");
+        assert_eq!(layers(&mesh, 9), layers(&mesh, 8), "{kind}");
+        mesh.delete(kind, namespace, name);
+        assert_eq!(mesh.listener_copies("0.0.0.0_80"), 1, "{kind}: it is deleted");
+        assert_eq!(layers(&mesh, 7), layers(&mesh, 8), "{kind}: it is deleted");
+    }
+    let policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n\
+                  metadata: {name: elsewhere, namespace: shop}\nspec: {selector: {matchLabels: {x: '7'}}}\n";
+    mesh.apply(policy);
+    assert_eq!(mesh.listener_copies("0.0.0.0_80"), 1, "a policy of another namespace does not apply to routers");
+    let names: Vec<_> =
+        layers(&mesh, 7).values().flat_map(|of| of.iter().map(|layer| layer.to_string().len())).collect();
+    assert!(names.iter().all(|length| *length < 2000), "{names:?}");
+}
+
+#[test]
+fn a_selector_of_one_router_touches_no_other() {
+    let mut mesh = edge(&gateway("{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}"));
+    mesh.connect(labelled_router(1, &[("x", "1")]));
+    mesh.touched();
+    let of = |number: u16| {
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {{name: own, namespace: edge}}\n\
+             spec: {{selector: {{x: '{number}'}}, servers: [{{port: {{number: 81, name: http, protocol: HTTP}}, hosts: ['*']}}]}}\n"
+        )
+    };
+    mesh.apply(&of(2));
+    assert_eq!(mesh.touched(), [""; 0], "no router has the label");
+    mesh.apply(&of(1));
+    let added = [
+        "+Listener 0.0.0.0_80",
+        "+Listener 0.0.0.0_81",
+        "+Route http.80 ",
+        "+Route http.80 blackhole:80",
+        "+Route http.81 ",
+        "+Route http.81 blackhole:81",
+    ];
+    assert_eq!(mesh.touched(), added, "a copy of what the other router keeps, and the new server");
+}
+
+#[test]
+fn routers_of_made_up_gateways_share_one_copy_until_a_policy_is_for_one() {
+    use sluice_model::label::GATEWAY_NAME;
+    let mesh = edge(&gateway("{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}"));
+    for n in 0..20 {
+        mesh.connect(labelled_router(n, &[(GATEWAY_NAME, &format!("g{n}"))]));
+    }
+    assert_eq!(mesh.listener_copies("0.0.0.0_80"), 2, "those with a Gateway, and the one without");
+    mesh.apply(
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p, namespace: edge}\nspec:\n  \
+         targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: g7}]\n  action: DENY\n  rules: [{}]\n",
+    );
+    assert_eq!(mesh.listener_copies("0.0.0.0_80"), 3);
+}

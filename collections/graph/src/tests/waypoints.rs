@@ -410,3 +410,56 @@ fn without_ambient_mode_a_waypoint_is_not_configured() {
     mesh.connect(waypoint("wp-1", "10.1.0.9"));
     assert_eq!(mesh.waypoint_names(ResourceType::Listener), [""; 0]);
 }
+
+#[test]
+fn waypoints_with_made_up_labels_share_one_copy_until_something_selects_a_label() {
+    let mut mesh = test_mesh();
+    for n in 0..20 {
+        let number = n.to_string();
+        let labels = [(GATEWAY_NAME, "wp"), ("x", &number)];
+        let proxy = sidecar("reef", &format!("made-up-{n}"), &format!("10.2.0.{n}"), &labels);
+        mesh.connect(Proxy { proxy_type: ProxyType::Waypoint, ..proxy });
+    }
+    assert_eq!(mesh.waypoint_changes(), [""; 0], "they have the resources of the first waypoint");
+    mesh.apply(
+        "
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: coral, namespace: reef}
+spec:
+  host: coral.reef.svc.cluster.local
+  workloadSelector: {matchLabels: {x: '7'}}
+  trafficPolicy: {connectionPool: {http: {http2MaxRequests: 5}}}
+",
+    );
+    let changes = mesh.waypoint_changes();
+    assert!(changes.iter().all(|line| line.starts_with('+')), "{changes:#?}");
+    assert!(changes.contains(&"+Cluster inbound-vip|80|http|coral.reef.svc.cluster.local".to_owned()), "{changes:#?}");
+    mesh.delete(Kind::DestinationRule, "reef", "coral");
+    assert!(mesh.waypoint_changes().iter().all(|line| line.starts_with('-')));
+}
+
+#[test]
+fn objects_of_the_namespace_of_a_service_select_a_waypoint_without_a_gateway() {
+    let mut mesh = test_mesh();
+    // A Service of the waypoint that selects it by another label.
+    let selecting = "apiVersion: v1\nkind: Service\nmetadata: {name: wp, namespace: reef}\n\
+                     spec: {clusterIP: 10.0.0.9, selector: {app: other}, ports: [{name: mesh, port: 15008}]}\n---\n\
+                     apiVersion: v1\nkind: Namespace\nmetadata: {name: sand, labels: {istio.io/use-waypoint: wp, \
+                     istio.io/use-waypoint-namespace: reef}}\n";
+    mesh.apply(selecting);
+    let proxy = sidecar("reef", "other", "10.2.0.1", &[("app", "other"), ("x", "7")]);
+    mesh.connect(Proxy { proxy_type: ProxyType::Waypoint, ..proxy });
+    mesh.touched();
+    let policy = |value: &str| {
+        format!(
+            "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: p, namespace: sand}}\n\
+             spec: {{selector: {{matchLabels: {{x: '{value}'}}}}, action: DENY, rules: [{{}}]}}\n"
+        )
+    };
+    mesh.apply(&policy("8"));
+    assert_eq!(mesh.waypoint_changes(), [""; 0]);
+    mesh.apply(&policy("7"));
+    let changes = mesh.waypoint_changes();
+    assert!(changes.iter().any(|line| line.contains("Listener main_internal")), "{changes:#?}");
+}

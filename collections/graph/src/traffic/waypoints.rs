@@ -91,8 +91,8 @@ impl ServiceOrder {
 pub(crate) struct WaypointProxyInputs<'a, 's> {
     /// Connected proxies.
     pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
-    /// The workload of each.
-    pub(crate) workload_names: &'a Collection<'s, ProxyKey, WorkloadName>,
+    /// The router or waypoint that each proxy is a replica of.
+    pub(crate) replicas: &'a Collection<'s, ProxyKey, Router>,
     /// Workloads.
     pub(crate) workloads: &'a Collection<'s, WorkloadName, Workload>,
     /// Services, merged over clusters.
@@ -114,14 +114,14 @@ pub(crate) fn derive_waypoint_proxies<'s>(inputs: &WaypointProxyInputs<'_, 's>) 
 }
 
 /// Connected waypoints.
-/// Key: `ProxyKey`. From: `proxies`, `workload_names`.
+/// Key: `ProxyKey`. From: `proxies`, `routers/replicas`.
 /// Changes when: a waypoint connects or leaves, its labels or its Services change.
 /// Size: connected waypoints. Rejects: none.
 fn derive_proxies<'s>(inputs: &WaypointProxyInputs<'_, 's>) -> Collection<'s, ProxyKey, Router> {
     let waypoints = inputs.proxies.filter("waypoints/proxies", |_, proxy| proxy.proxy_type == ProxyType::Waypoint);
     waypoints.derive("waypoints/replicas", |deps| {
-        let workloads = deps.on(inputs.workload_names);
-        move |cx, key, proxy| Some(Router::of(proxy, &*cx.get(&workloads, key)?))
+        let replicas = deps.on(inputs.replicas);
+        move |cx, key, _| cx.get(&replicas, key).map(|waypoint| (*waypoint).clone())
     })
 }
 

@@ -48,7 +48,7 @@ impl WaypointProfile {
 
 /// The layers of a waypoint's own clusters: one for each tier, and one for all.
 pub(super) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
-    let view = Router::of(client.proxy, client.workload).view();
+    let Some(view) = client.router_view() else { return Vec::new() };
     let tiers = client.tiers.iter().copied().map(Some).chain([None]);
     let profile = |tier| profile_text(&WaypointProfile::of(client.proxy, tier, client.credentials));
     tiers.map(|tier| Layer { view: view.clone(), profile: profile(tier) }).collect()

@@ -11,59 +11,44 @@ use sluice_model::{
 };
 
 use super::{MergeOptions, MergedGateway, PortTarget, SelectingGateway, merge_gateways};
+use crate::content_names::content_hash;
 use crate::options::GraphOptions;
+use crate::proxies::router_labels::{RouterLabelLookup, RouterLabels};
+use crate::proxies::selected_labels::SelectedLabels;
 use crate::proxies::targets::ServiceTarget;
 use crate::proxies::workloads::{Workload, WorkloadName};
 
 /// Label of a Service: a Gateway refers to its ports only by target port.
 const NO_PORT_TRANSLATION: &str = "experimental.istio.io/disable-gateway-port-translation";
 
-/// Labels that differ between replicas or revisions of a deployment; no Gateway selects them.
-const REPLICA_LABELS: [&str; 6] = [
-    "apps.kubernetes.io/pod-index",
-    "controller-revision-hash",
-    label::HOSTNAME,
-    label::POD_TEMPLATE_HASH,
-    label::ROLLOUTS_POD_TEMPLATE_HASH,
-    "statefulset.kubernetes.io/pod-name",
-];
-
 /// The facts of a router that its servers and routes depend on: replicas are equal.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct Router {
     /// Its workload.
     pub(crate) workload: WorkloadName,
-    /// Its labels, without those that differ between replicas or revisions of a deployment.
+    /// Its labels that something selects, see [`derive_replicas`].
     pub(crate) labels: Labels,
 }
 
 impl Router {
-    /// The router that a proxy is a replica of.
-    #[must_use]
-    pub(crate) fn of(proxy: &Proxy, workload: &WorkloadName) -> Self {
-        let differs_between_replicas =
-            |label: &str| REPLICA_LABELS.contains(&label) || label.starts_with("topology.kubernetes.io/");
-        let labels = proxy.labels.iter().filter(|(label, _)| !differs_between_replicas(label));
-        Self { workload: workload.clone(), labels: labels.map(|(key, value)| (key.clone(), value.clone())).collect() }
-    }
-
     /// Whether it is an east-west gateway, if it is a waypoint.
     #[must_use]
     pub(crate) fn is_east_west(&self) -> bool {
         label::is_east_west(&self.labels)
     }
 
-    /// The view of the resources of this router.
+    /// The view of the resources of this router. The key of each resource contains it, so it has a hash of the labels.
     #[must_use]
     pub(crate) fn view(&self) -> View {
-        let labels: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        View::Workload(format!("{}/{}", self.workload.0, labels.join(",")).into())
+        View::Workload(format!("{}/{}", self.workload.0, content_hash(&self.labels)).into())
     }
 }
 
 /// Connected routers and east-west gateways of ambient mode, and their merged Gateways.
 #[derive(Clone)]
 pub(crate) struct Routers<'s> {
+    /// The router or waypoint that each proxy is a replica of.
+    pub(crate) replicas: Collection<'s, ProxyKey, Router>,
     /// The router of each proxy.
     pub(crate) proxies: Collection<'s, ProxyKey, Router>,
     /// The merged Gateways of each distinct router.
@@ -76,8 +61,8 @@ pub(crate) struct Routers<'s> {
 pub(crate) struct RouterInputs<'a, 's> {
     /// Connected proxies.
     pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
-    /// The workload of each.
-    pub(crate) workload_names: &'a Collection<'s, ProxyKey, WorkloadName>,
+    /// The router or waypoint that each proxy is a replica of, see [`derive_replicas`].
+    pub(crate) replicas: Collection<'s, ProxyKey, Router>,
     /// Workloads.
     pub(crate) workloads: &'a Collection<'s, WorkloadName, Workload>,
     /// Services.
@@ -95,16 +80,36 @@ pub(crate) fn derive_routers<'s>(inputs: &RouterInputs<'_, 's>, options: &GraphO
         let merged = d.on(&merged);
         move |cx, _, router| cx.get(&merged, router).filter(|merged| merged.has_auto_passthrough()).map(|_| ())
     });
-    Routers { proxies, merged, auto_passthrough }
+    Routers { replicas: inputs.replicas.clone(), proxies, merged, auto_passthrough }
+}
+
+/// The router or waypoint that each proxy is a replica of.
+/// Key: `ProxyKey`. From: `proxies`, `workload_names`, `selected_labels`, `router_labels`.
+/// Changes when: a router or waypoint connects or leaves, its services change, or a label of it that is selected.
+/// Size: connected routers and waypoints. Rejects: none.
+pub(crate) fn derive_replicas<'s>(
+    proxies: &Collection<'s, ProxyKey, Proxy>,
+    workload_names: &Collection<'s, ProxyKey, WorkloadName>,
+    selected: &Collection<'s, (), SelectedLabels>,
+    labels: &RouterLabels<'s>,
+) -> Collection<'s, ProxyKey, Router> {
+    let replicas = proxies.filter("routers/replica-proxies", |_, proxy| proxy.proxy_type.is_router_or_waypoint());
+    replicas.derive("routers/replicas", |deps| {
+        let workloads = deps.on(workload_names);
+        let labels = RouterLabelLookup::on(deps, selected, labels);
+        move |cx, key, proxy| {
+            let workload = (*cx.get(&workloads, key)?).clone();
+            Some(Router { workload, labels: labels.get(cx, proxy) })
+        }
+    })
 }
 
 /// Connected routers, with several networks also east-west gateways: they are waypoints whose Gateways may have servers
 /// besides that for HBONE.
-/// Key: `ProxyKey`. From: `proxies`, `workload_names`.
+/// Key: `ProxyKey`. From: `proxies`, `routers/replicas`.
 /// Changes when: a router connects or leaves, its labels or its services change.
 /// Size: connected routers. Rejects: none.
 fn derive_proxies<'s>(inputs: &RouterInputs<'_, 's>, options: &GraphOptions) -> Collection<'s, ProxyKey, Router> {
-    let workloads = inputs.workload_names;
     let multi_network = options.clusters.tunnels.multi_network;
     let routers = inputs.proxies.filter("routers/proxies", move |_, proxy| match proxy.proxy_type {
         ProxyType::Router => true,
@@ -112,8 +117,8 @@ fn derive_proxies<'s>(inputs: &RouterInputs<'_, 's>, options: &GraphOptions) -> 
         ProxyType::Sidecar | ProxyType::Ztunnel | ProxyType::Agentgateway => false,
     });
     routers.derive("routers", |deps| {
-        let workloads = deps.on(workloads);
-        move |cx, key, proxy| Some(Router::of(proxy, &*cx.get(&workloads, key)?))
+        let replicas = deps.on(&inputs.replicas);
+        move |cx, key, _| cx.get(&replicas, key).map(|router| (*router).clone())
     })
 }
 
