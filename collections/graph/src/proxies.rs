@@ -12,6 +12,5 @@ pub(crate) mod selected_labels;
 pub(crate) mod sidecar_choice;
 pub(crate) mod targets;
 pub(crate) mod tiers;
-mod version_patterns;
 pub(crate) mod wanted_jwks;
 pub(crate) mod workloads;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{Attachment, Labels, ResourceType, Text, Timestamp};
+use crate::{Attachment, Labels, ResourceType, Text, Timestamp, VersionPattern};
 
 /// Name of the HTTP connection manager, in which patches change HTTP filters and routes.
 pub const HTTP_CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
@@ -134,8 +134,8 @@ pub enum VersionMatch {
     #[default]
     Any,
     /// The version matches this regular expression.
-    Matches(Text),
-    /// No version matches: the expression is too long.
+    Matches(VersionPattern),
+    /// No version matches: the expression cannot be used.
     Never,
 }
 

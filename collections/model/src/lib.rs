@@ -55,6 +55,7 @@ mod text_map;
 mod traffic_extension;
 mod traffic_policy;
 mod unix_socket;
+mod version_pattern;
 mod view;
 mod virtual_service;
 mod webhook_configuration;
@@ -145,6 +146,7 @@ pub use traffic_policy::{
     LocalityLb, OutlierDetection, TcpKeepalive, TcpSettings, ZoneAwareLb,
 };
 pub use unix_socket::UNIX_PREFIX;
+pub use version_pattern::{MAX_VERSION_PROGRAM_BYTES, VersionPattern};
 pub use view::{Layer, Scope, SidecarScope, View};
 pub use virtual_service::{
     AbortStatus, CorsPolicy, Destination, DirectResponse, DirectResponseBody, EndpointPicker, FaultAbort, FaultDelay,

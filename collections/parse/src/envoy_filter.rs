@@ -168,10 +168,13 @@ fn read_version(proxy: &Fields<'_>) -> VersionMatch {
         proxy.warn("proxyVersion", "the expression is too long; it matches no version");
         return VersionMatch::Never;
     }
-    if let Err(error) = proxy.findings().patterns().check_matched(&pattern) {
-        proxy.reject("proxyVersion", error.to_string());
+    match proxy.findings().patterns().compile_version(&pattern) {
+        Ok(pattern) => VersionMatch::Matches(pattern),
+        Err(error) => {
+            proxy.reject("proxyVersion", error.to_string());
+            VersionMatch::Never
+        }
     }
-    VersionMatch::Matches(pattern)
 }
 
 fn read_object(patterns: &Fields<'_>, apply_to: ApplyTo) -> ObjectMatch {

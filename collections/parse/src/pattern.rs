@@ -1,9 +1,11 @@
 //! Checks of regular expressions that users write. They cost bounded time and memory, however long the expression is.
 //!
-//! Proxies match the expressions; here they are only checked, because a proxy rejects the whole resource that contains an
-//! invalid one. An expression whose program is certainly small is not compiled.
+//! Proxies match most of the expressions; here they are only checked, because a proxy rejects the whole resource that contains
+//! an invalid one. An expression whose program is certainly small is not compiled. Expressions for the versions of proxies are
+//! matched by the control plane and compiled here, once.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use regex::RegexBuilder;
@@ -11,18 +13,19 @@ use regex_syntax::ast::parse::Parser as AstParser;
 use regex_syntax::ast::{Ast, ClassPerlKind, ClassSetItem, Visitor, visit};
 use regex_syntax::hir::translate::Translator;
 use regex_syntax::hir::{Class, Hir, HirKind};
+use sluice_model::{MAX_VERSION_PROGRAM_BYTES, Text, VersionPattern};
 
 /// Maximum length of an expression. Envoy is started with a limit of 32,768 instructions for a program
 /// (`re2.max_program_size.error_level`), about one for each character.
 pub(crate) const MAX_PATTERN_BYTES: usize = 64 << 10;
 /// Maximum size of a compiled program.
 const MAX_PROGRAM_BYTES: usize = 10 << 20;
-/// Maximum size of a compiled program that stays in memory.
-const MAX_MATCHED_PROGRAM_BYTES: usize = 1 << 20;
 /// Maximum memory for the characters of classes such as `\w`, before an expression is compiled.
 const MAX_CLASS_BYTES: usize = 4 << 20;
 /// Maximum number of expressions of an object that are compiled to learn the size of their program.
 const MAX_COMPILED_PATTERNS: usize = 16;
+/// Maximum number of different expressions for versions in an object: they stay compiled in memory.
+const MAX_VERSION_PATTERNS: usize = 32;
 
 /// Why an expression is not accepted; displayed as a lower-case fragment.
 #[derive(Debug, Eq, PartialEq, thiserror::Error)]
@@ -35,40 +38,48 @@ pub(crate) enum PatternError {
     Size(usize),
     #[error("too many large regular expressions: an object may have {MAX_COMPILED_PATTERNS}")]
     Number,
+    #[error(
+        "too many expressions for versions: an object may have {MAX_VERSION_PATTERNS} different ones, \
+         further ones match no version"
+    )]
+    VersionNumber,
 }
 
 /// Checks the expressions of one object. Clones share what they count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PatternChecker {
     compiled: Rc<Cell<usize>>,
+    versions: Rc<RefCell<BTreeSet<Text>>>,
 }
 
 impl PatternChecker {
     /// Checks the syntax of an expression and the size of its program.
     pub(crate) fn check(&self, pattern: &str) -> Result<(), PatternError> {
-        self.check_program(pattern, MAX_PROGRAM_BYTES)
-    }
-
-    /// The same for an expression that the control plane matches itself, whose program stays in memory.
-    pub(crate) fn check_matched(&self, pattern: &str) -> Result<(), PatternError> {
-        self.check_program(pattern, MAX_MATCHED_PROGRAM_BYTES)
-    }
-
-    fn check_program(&self, pattern: &str, most: usize) -> Result<(), PatternError> {
         if pattern.len() > MAX_PATTERN_BYTES {
             return Err(PatternError::Length(pattern.len()));
         }
-        if program_bytes(&parse(pattern, most)?) <= most {
+        if program_bytes(&parse(pattern, MAX_PROGRAM_BYTES)?) <= MAX_PROGRAM_BYTES {
             return Ok(());
         }
         if self.compiled.get() >= MAX_COMPILED_PATTERNS {
             return Err(PatternError::Number);
         }
         self.compiled.set(self.compiled.get() + 1);
-        match RegexBuilder::new(pattern).size_limit(most).build() {
+        match RegexBuilder::new(pattern).size_limit(MAX_PROGRAM_BYTES).build() {
             Ok(_) => Ok(()),
-            Err(_) => Err(PatternError::Size(most)),
+            Err(_) => Err(PatternError::Size(MAX_PROGRAM_BYTES)),
         }
+    }
+
+    /// Compiles an expression that the control plane matches with the versions of proxies.
+    pub(crate) fn compile_version(&self, pattern: &Text) -> Result<VersionPattern, PatternError> {
+        parse(pattern, MAX_VERSION_PROGRAM_BYTES)?;
+        let mut versions = self.versions.borrow_mut();
+        if versions.len() >= MAX_VERSION_PATTERNS && !versions.contains(pattern) {
+            return Err(PatternError::VersionNumber);
+        }
+        versions.insert(pattern.clone());
+        VersionPattern::new(pattern.clone()).ok_or(PatternError::Size(MAX_VERSION_PROGRAM_BYTES))
     }
 }
 
@@ -218,8 +229,19 @@ mod tests {
             assert_ne!(checker.check(large), Err(PatternError::Number));
         }
         assert_eq!(checker.check(large), Err(PatternError::Number));
-        assert_eq!(checker.clone().check_matched(large), Err(PatternError::Number));
         assert_eq!(checker.check("small"), Ok(()), "small ones are not compiled");
-        assert_eq!(PatternChecker::default().check_matched("^1\\.2[0-9]+.*"), Ok(()));
+    }
+
+    #[test]
+    fn number_and_size_of_expressions_for_versions_are_bounded() {
+        let checker = PatternChecker::default();
+        let compile = |pattern: &str| checker.clone().compile_version(&pattern.into()).map(|_| ());
+        assert!(matches!(compile("("), Err(PatternError::Syntax(_))));
+        assert_eq!(compile(r"\w{300}"), Err(PatternError::Size(MAX_VERSION_PROGRAM_BYTES)));
+        for n in 1..MAX_VERSION_PATTERNS {
+            assert_eq!(compile(&format!("^1\\.{n}[0-9]+.*")), Ok(()));
+        }
+        assert_eq!(compile("one more"), Err(PatternError::VersionNumber));
+        assert_eq!(compile("^1\\.1[0-9]+.*"), Ok(()), "the same one again");
     }
 }

@@ -11,11 +11,10 @@ use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Index, IndexDep};
 use sluice_model::{
     ApplyTo, Attachment, EnvoyFilter, EnvoyPatch, Labels, Layer, MeshConfig, ObjectKey, PatchContext, Proxy, ProxyKey,
-    ProxyType, ResourceType, Text, Timestamp, VersionMatch, View,
+    ProxyType, ResourceType, Text, Timestamp, VersionMatch, VersionPattern, View,
 };
 
 use crate::content_names::content_hash;
-use crate::proxies::version_patterns::{VersionPatterns, matches_version};
 
 /// A patch of an EnvoyFilter.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -150,7 +149,7 @@ impl EnvoyFilterHead {
 }
 
 impl PatchHead {
-    fn applies(&self, proxy: &Proxy, matches: impl Fn(&Text) -> bool) -> bool {
+    fn applies(&self, proxy: &Proxy, matches: impl Fn(&VersionPattern) -> bool) -> bool {
         let contexts: &[PatchContext] = match proxy.proxy_type {
             // As in Istio, waypoints have the contexts of sidecars.
             ProxyType::Sidecar | ProxyType::Waypoint => &[PatchContext::SidecarInbound, PatchContext::SidecarOutbound],
@@ -176,7 +175,7 @@ impl PatchHead {
 }
 
 /// The patch set of each proxy.
-/// Key: `ProxyKey`. From: `proxies`, `envoy_filters`, `mesh_config` (the root namespace), `proxy_versions`.
+/// Key: `ProxyKey`. From: `proxies`, `envoy_filters`, `mesh_config` (the root namespace), `version_matches`.
 /// Changes when: an EnvoyFilter of the proxy's namespace or of the root namespace is added, removed or selects other
 /// proxies, or facts of the proxy change that are selected on; not when the content of a patch changes.
 /// Size: proxies that have patches. Rejects: none.
@@ -206,7 +205,7 @@ fn derive_proxy_patches<'s>(
 struct Selection {
     filters: IndexDep<Text, ObjectKey, EnvoyFilterHead>,
     root: Dep<(), Text>,
-    versions: Dep<Text, BTreeSet<Text>>,
+    versions: Dep<Text, BTreeSet<VersionPattern>>,
 }
 
 impl Selection {
@@ -221,8 +220,8 @@ impl Selection {
             head.attachment.is_for_proxy(key, is_waypoint, &proxy.namespace, &proxy.labels, &root)
         });
         filters.sort_by(|a, b| order(&root, a, b));
-        let matches = |pattern: &Text| {
-            cx.get(&self.versions, pattern).is_some_and(|versions| versions.contains(&proxy.istio_version))
+        let matches = |pattern: &VersionPattern| {
+            cx.get(&self.versions, &proxy.istio_version).is_some_and(|patterns| patterns.contains(pattern))
         };
         let mut patches = Vec::new();
         for (filter, head) in filters {
@@ -248,16 +247,16 @@ fn order(root: &Text, a: &(ObjectKey, Arc<EnvoyFilterHead>), b: &(ObjectKey, Arc
         .then_with(|| name(a_key).cmp(&name(b_key)))
 }
 
-/// The versions of connected proxies that each expression matches.
-/// Key: the expression. From: `envoy_filters`, `proxy_versions`.
-/// Changes when: the first proxy of a version connects or the last leaves. Size: expressions in use. Rejects: none; an
-/// invalid expression is rejected when it is parsed.
+/// The expressions that the version of connected proxies matches. A client chooses its version, so a new version is matched
+/// once with each expression, whatever other versions there are. Parsing compiles the expressions.
+/// Key: the version. From: `proxies`, `envoy_filters`.
+/// Changes when: the first proxy of a version connects or the last leaves, or an EnvoyFilter has an expression that no other
+/// has. Size: versions of proxies. Rejects: none; an invalid expression is rejected when it is parsed.
 fn derive_version_matches<'s>(
     filters: &Filters<'s>,
     proxies: &Collection<'s, ProxyKey, Proxy>,
-) -> Collection<'s, Text, BTreeSet<Text>> {
+) -> Collection<'s, Text, BTreeSet<VersionPattern>> {
     let versions = proxies.index("proxy_versions/by-content", |_, proxy| [(proxy.istio_version.clone(), ())]);
-    let versions = versions.distinct("proxy_versions");
     let patterns = filters.index("version_patterns/by-content", |_, filter| {
         let patterns = filter.patches.iter().flatten().filter_map(|patch| match &patch.version {
             VersionMatch::Matches(pattern) => Some((pattern.clone(), ())),
@@ -265,13 +264,12 @@ fn derive_version_matches<'s>(
         });
         patterns.collect::<Vec<_>>()
     });
-    patterns.distinct("version_patterns").derive("version_matches", |deps| {
-        let versions = deps.on(&versions);
-        let patterns = VersionPatterns::default();
-        move |cx, pattern, ()| {
-            let pattern = patterns.compiled(pattern)?;
-            let versions = cx.all(&versions).into_iter().map(|(version, _)| version);
-            Some(versions.filter(|version| matches_version(&pattern, version)).collect())
+    let patterns = patterns.distinct("version_patterns");
+    versions.distinct("proxy_versions").derive("version_matches", |deps| {
+        let patterns = deps.on(&patterns);
+        move |cx, version: &Text, ()| {
+            let patterns = cx.all(&patterns).into_iter().map(|(pattern, _)| pattern);
+            Some(patterns.filter(|pattern| pattern.is_match(version)).collect())
         }
     })
 }

@@ -312,3 +312,38 @@ kind: Service
 metadata: {name: mill, namespace: east}
 spec: {clusterIP: 10.0.0.1, selector: {app: mill}, ports: [{name: http, port: 80}]}
 ";
+
+#[test]
+fn a_new_version_is_matched_once_with_each_of_many_expressions() {
+    let connects = |filters: usize, versions: usize| {
+        let mesh = test_mesh();
+        for n in 0..filters {
+            let patches = (0..30).map(|m| {
+                format!(
+                    "{{applyTo: CLUSTER, match: {{proxy: {{proxyVersion: '^1\\.{n}\\.{m}$'}}}}, \
+                     patch: {{operation: MERGE, value: {{alt_stat_name: x}}}}}}"
+                )
+            });
+            let spec = format!("{{configPatches: [{}]}}", patches.collect::<Vec<_>>().join(", "));
+            mesh.apply(&filter("forge", &format!("f{n}"), &spec));
+        }
+        let connect = |number: usize, version: String| {
+            let ip = format!("10.8.0.{number}");
+            mesh.connect(Proxy { istio_version: version.into(), ..sidecar("forge", "anvil", &ip, &[("app", "anvil")]) })
+        };
+        for number in 0..versions {
+            connect(number, format!("1.999.{number}"));
+        }
+        let runs = |mesh: &TestGraph| {
+            let metrics = mesh.engine.metrics().collections;
+            metrics.iter().find(|of| of.name == "version_matches").map(|of| of.records_in).unwrap_or_default()
+        };
+        let before = runs(&mesh);
+        let proxy = connect(200, "1.2.3".into());
+        let scope = mesh.get(&mesh.handles.scopes, &proxy).expect("a scope");
+        let clusters = &scope.layers[&ResourceType::Cluster];
+        assert!(clusters.iter().any(|layer| layer.profile.contains("patches#")), "{clusters:?}");
+        runs(&mesh) - before
+    };
+    assert_eq!([connects(4, 2), connects(40, 50)], [1, 1], "versions that are matched");
+}

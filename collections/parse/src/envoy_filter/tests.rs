@@ -66,7 +66,12 @@ fn all_fields_of_a_patch_are_read() {
     let patch = filter.patches[0].as_ref().expect("applies");
     assert_eq!((patch.apply_to, patch.context), (ApplyTo::HttpFilter, PatchContext::SidecarInbound));
     assert_eq!(patch.operation, PatchOperation::InsertBefore);
-    assert_eq!(patch.version, VersionMatch::Matches("^1\\.30.*".into()));
+    let VersionMatch::Matches(version) = &patch.version else { panic!("{patch:?}") };
+    assert!(version.is_match("1.30.1") && !version.is_match("1.3.0"));
+    let written = serde_json::to_value(&patch.version).expect("JSON");
+    assert_eq!(written, json!({"Matches": "^1\\.30.*"}));
+    assert_eq!(serde_json::from_value::<VersionMatch>(written).ok().as_ref(), Some(&patch.version));
+    assert!(serde_json::from_value::<VersionMatch>(json!({"Matches": "("})).is_err());
     assert_eq!(patch.metadata.len(), 1);
     let ObjectMatch::Listener(listener) = &patch.object else { panic!("{:?}", patch.object) };
     let chain = listener.chain.as_ref().expect("a chain");
@@ -131,6 +136,18 @@ fn invalid_patches_are_rejected() {
     let refusals: Vec<_> =
         wildcard.rejects.iter().map(|reject| (reject.field_path.as_str(), reject.severity)).collect();
     assert_eq!(refusals, [("spec.workloadSelector.labels[app]", Severity::Refused)]);
+}
+
+#[test]
+fn patch_with_one_more_expression_for_versions_than_an_object_may_have_is_rejected() {
+    let patch = |n: usize| json!({"applyTo": "CLUSTER", "match": {"proxy": {"proxyVersion": format!("^1\\.{n}")}}, "patch": {"operation": "REMOVE"}});
+    let patches: Vec<serde_json::Value> = (0..34).map(|n| patch(n.min(32))).chain([patch(0)]).collect();
+    let parsed = parse(json!({"configPatches": patches}));
+    let rejects: Vec<_> = parsed.rejects.iter().map(|reject| (reject.field_path.as_str(), reject.severity)).collect();
+    let path = |n: usize| format!("spec.configPatches[{n}].match.proxy.proxyVersion");
+    assert_eq!(rejects, [(path(32).as_str(), Severity::Error), (path(33).as_str(), Severity::Error)]);
+    let left_out: Vec<usize> = (0..35).filter(|n| filter(&parsed).patches[*n].is_none()).collect();
+    assert_eq!(left_out, [32, 33], "the patches of the other expressions apply");
 }
 
 #[test]
