@@ -148,12 +148,13 @@ impl App {
         listen_metrics.register(&mut graph.metrics.registry);
         let store = Arc::new(Store::default());
         let inputs = &graph.handles.inputs;
+        let (engine, handles) = (graph.engine.clone(), graph.handles.clone());
         let proxies = Arc::new(EngineProxies::new(
             inputs.proxies.clone(),
             inputs.secret_clients.clone(),
             config.identity.cluster_aliases.clone(),
             OptionalProxies { ztunnels: config.features.ambient, agentgateways: config.features.agentgateway },
-            sluice_graph::client_profile,
+            move |proxy| handles.client_profile(&engine.snapshot(), proxy),
         ));
         let features = &config.features;
         let admission = Admission::new(features.push_throttle, features.max_streams_a_second);

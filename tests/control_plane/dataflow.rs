@@ -73,12 +73,13 @@ async fn a_virtual_service_changes() {
     until("everything is synced", || engine.wait_synced(Duration::ZERO).then_some(())).await;
 
     let store = Arc::new(Store::default());
+    let (profiled, published) = (engine.clone(), handles.clone());
     let proxies = Arc::new(EngineProxies::new(
         handles.inputs.proxies.clone(),
         handles.inputs.secret_clients.clone(),
         BTreeMap::new(),
         OptionalProxies::default(),
-        sluice_graph::client_profile,
+        move |proxy| published.client_profile(&profiled.snapshot(), proxy),
     ));
     let server = DiscoveryServer::new(store.clone(), proxies, Metrics::default(), true);
     let outputs = Outputs {

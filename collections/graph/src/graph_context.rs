@@ -163,7 +163,7 @@ impl<'s> GraphContext<'s> {
         patchable.extend(outputs.resources.iter().skip(before_listeners).cloned());
         routes::derive_routes(&self.route_inputs(), &mut outputs);
         name_tables::derive_name_tables(&self.name_table_inputs(), &mut outputs);
-        let Patches { of_proxies, programs } = &self.patches;
+        let Patches { of_proxies, programs, .. } = &self.patches;
         let layers = patched::derive_patched_layers(&self.proxies, of_proxies, &self.layer_inputs());
         let inputs = PatchedInputs { programs, merged_gateways: &self.routers.merged };
         patched::derive_patched(&inputs, &layers, &patchable, &mut outputs);

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use sluice_engine::Published;
+use sluice_engine::{Published, Snapshot};
 use sluice_model::gateway_api::GatewayDeployment;
 use sluice_model::{
-    ConditionRequest, DestinationRule, Endpoint, Gateway, Jwks, JwksKey, MeshConfig, MeshNetworks, Namespace, Node,
-    ObjectKey, Pod, Proxy, ProxyConfigResource, ProxyKey, Reject, Resource, ResourceKey, Scope, SecretReader, Segment,
-    SegmentKey, Service, ServiceKey, Text, VirtualService, WantedJwks, WorkloadEntry,
+    ClientProfile, ConditionRequest, DestinationRule, Endpoint, Gateway, Jwks, JwksKey, MeshConfig, MeshNetworks,
+    Namespace, Node, ObjectKey, Pod, Proxy, ProxyConfigResource, ProxyKey, ProxyType, Reject, Resource, ResourceKey,
+    Scope, SecretReader, Segment, SegmentKey, Service, ServiceKey, Text, VirtualService, WantedJwks, WorkloadEntry,
 };
 
 use crate::inputs::{Inputs, RejectKey};
+use crate::outputs::client_profile;
+use crate::proxies::envoy_filters::PatchCondition;
 use crate::proxies::targets::ServiceTarget;
 use crate::registry::allocation::AddressUpdate;
 use crate::registry::endpoints::EndpointChunkKey;
@@ -65,6 +67,8 @@ pub struct Handles {
     /// Service accounts whose access to Secrets is to be reviewed; sources write the results to
     /// [`Inputs::secret_reviews`].
     pub wanted_secret_reviews: Published<SecretReader, ()>,
+    /// The conditions of patches on what proxies state, with the namespace of the EnvoyFilter.
+    pub patch_conditions: Published<(Text, PatchCondition), ()>,
     /// For debug endpoints: the mesh config.
     pub mesh: Published<(), MeshConfig>,
     /// For debug endpoints: the networks.
@@ -99,4 +103,20 @@ pub struct Handles {
     pub namespaces: Published<ObjectKey, Namespace>,
     /// For roots: the namespaces that `discoverySelectors` select.
     pub discovered_namespaces: Published<ObjectKey, Namespace>,
+}
+
+impl Handles {
+    /// Hashes of everything that a client states about itself and that the resources it shares with others are built for now.
+    #[must_use]
+    pub fn client_profile(&self, now: &Snapshot, proxy: &Proxy) -> ClientProfile {
+        let mesh = now.get(&self.mesh, &());
+        let root = mesh.as_ref().map(|mesh| &mesh.root_namespace);
+        // The others have no Envoy, or no patches.
+        let is_patched =
+            matches!(proxy.proxy_type, ProxyType::Sidecar | ProxyType::Router | ProxyType::Waypoint) && !proxy.grpc;
+        let conditions = now.iter(&self.patch_conditions).map(|(key, ())| key);
+        let applies = |namespace: &Text| *namespace == proxy.namespace || Some(namespace) == root;
+        let conditions = conditions.filter(|(namespace, _)| is_patched && applies(namespace));
+        client_profile(proxy, conditions.map(|(_, condition)| condition))
+    }
 }

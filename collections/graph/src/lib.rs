@@ -42,9 +42,9 @@ pub use options::{
     AddressPools, AmbientOptions, ClusterSwitches, GatewayApiOptions, GraphOptions, JwksFetch, ListenerSwitches,
     MultiClusterOptions, PatchLimits, SecurityOptions, UntaintOptions,
 };
-pub use outputs::client_profile;
 pub use policy_explanation::{AttachedPolicy, ExplainedPeerPolicy, ExplainedWorkload};
 pub use proxies::collectors::COLLECTORS;
+pub use proxies::envoy_filters::PatchCondition;
 pub use proxies::targets::ServiceTarget;
 pub use registry::allocation::AddressUpdate;
 pub use registry::endpoints::{EndpointChunkKey, EndpointGroup};
@@ -445,6 +445,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             wanted_jwks: jwks_fetches.wanted.publish(),
             jwks: context.jwks.publish(),
             wanted_secret_reviews: context.secrets.wanted_reviews.publish(),
+            patch_conditions: context.patches.conditions.publish(),
             mesh: context.mesh.publish(),
             networks: mesh_networks.publish(),
             services: context.services.publish(),

@@ -32,6 +32,7 @@ use sluice_model::{
 use crate::content_names::content_hashes;
 use crate::outputs::layers::LayerFacts;
 use crate::outputs::routes::virtual_hosts::RouteProfile;
+use crate::proxies::envoy_filters::PatchCondition;
 
 /// The layers of a type that a proxy gets: the first layer that has or hides a name decides.
 pub(crate) type Layers = fn(&LayerFacts<'_>) -> Vec<Layer>;
@@ -59,8 +60,10 @@ pub(crate) struct Outputs<'s> {
 }
 
 /// Hashes of everything that a client states about itself and that the resources it shares with others are built for.
-#[must_use]
-pub fn client_profile(proxy: &Proxy) -> ClientProfile {
+/// `conditions` are those of the patches in its namespace and in the root namespace.
+pub(crate) fn client_profile<'a>(proxy: &Proxy, conditions: impl Iterator<Item = &'a PatchCondition>) -> ClientProfile {
+    // Each combination of these is a patch set, with a copy of what it patches.
+    let met: Vec<&PatchCondition> = conditions.filter(|condition| condition.is_met(proxy)).collect();
     let elsewhere = Proxy { location: Some(ClientLocation::default()), ..proxy.clone() };
     let properties = (
         ClusterProfile::of(&elsewhere),
@@ -68,6 +71,7 @@ pub fn client_profile(proxy: &Proxy) -> ClientProfile {
         RouteProfile::of(&elsewhere),
         proxy.config.as_ref().and_then(|config| config.private_key_provider.as_ref()),
         proxy.endpoints_by_locality,
+        met,
     );
     let location = (proxy.shared_location(), &proxy.network_view, &proxy.locality);
     ClientProfile { properties: content_hashes(&properties), location: content_hashes(&location) }

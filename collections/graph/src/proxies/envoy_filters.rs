@@ -98,6 +98,8 @@ pub(crate) struct Patches<'s> {
     pub(crate) of_proxies: Collection<'s, ProxyKey, PatchSet>,
     /// The patches of each set in use, by resource type.
     pub(crate) programs: Collection<'s, (PatchSetName, ResourceType), PatchProgram>,
+    /// The conditions of patches on what proxies state, with the namespace of the EnvoyFilter.
+    pub(crate) conditions: Collection<'s, (Text, PatchCondition), ()>,
 }
 
 /// EnvoyFilters within the limits of their namespaces.
@@ -111,7 +113,18 @@ pub(crate) fn derive_patches<'s>(
 ) -> Patches<'s> {
     let of_proxies = derive_proxy_patches(filters, mesh, proxies);
     let programs = derive_programs(filters, &of_proxies);
-    Patches { of_proxies, programs }
+    Patches { of_proxies, programs, conditions: derive_conditions(filters) }
+}
+
+/// The conditions of patches on what proxies state: a client chooses its patch set with these.
+/// Key: namespace of the EnvoyFilter, and condition. From: `envoy_filters`.
+/// Changes when: the first patch with a condition is added or the last is removed. Size: different conditions. Rejects: none.
+fn derive_conditions<'s>(filters: &Filters<'s>) -> Collection<'s, (Text, PatchCondition), ()> {
+    let conditions = filters.index("patch_conditions/by-content", |key, filter| {
+        let conditions: BTreeSet<_> = filter.patches.iter().flatten().flat_map(PatchCondition::of).collect();
+        conditions.into_iter().map(|condition| ((key.namespace.clone(), condition), ())).collect::<Vec<_>>()
+    });
+    conditions.distinct("patch_conditions")
 }
 
 /// The fields of an EnvoyFilter that decide where it applies.
@@ -164,13 +177,42 @@ impl PatchHead {
             VersionMatch::Matches(pattern) => !proxy.istio_version.is_empty() && matches(pattern),
             VersionMatch::Never => false,
         };
-        let has = |(name, text): (&Text, &Text)| {
-            proxy
-                .metadata
-                .get(name)
-                .is_some_and(|json| *json.as_str() == *serde_json::Value::from(text.as_str()).to_string())
+        in_context && version && self.metadata.iter().all(|(name, text)| has_metadata(proxy, name, text))
+    }
+}
+
+/// Whether the proxy states this text for the name.
+fn has_metadata(proxy: &Proxy, name: &Text, text: &Text) -> bool {
+    let stated = proxy.metadata.get(name);
+    stated.is_some_and(|json| *json.as_str() == *serde_json::Value::from(text.as_str()).to_string())
+}
+
+/// A condition of a patch on what a proxy states about itself.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub enum PatchCondition {
+    /// Its version matches an expression.
+    Version(VersionPattern),
+    /// It has metadata with this name and text.
+    Metadata(Text, Text),
+}
+
+impl PatchCondition {
+    fn of(patch: &EnvoyPatch) -> impl Iterator<Item = Self> {
+        let version = match &patch.version {
+            VersionMatch::Matches(pattern) => Some(Self::Version(pattern.clone())),
+            VersionMatch::Any | VersionMatch::Never => None,
         };
-        in_context && version && self.metadata.iter().all(has)
+        let metadata = patch.metadata.iter().map(|(name, text)| Self::Metadata(name.clone(), text.clone()));
+        version.into_iter().chain(metadata)
+    }
+
+    /// Whether the proxy meets it.
+    #[must_use]
+    pub(crate) fn is_met(&self, proxy: &Proxy) -> bool {
+        match self {
+            Self::Version(pattern) => !proxy.istio_version.is_empty() && pattern.is_match(&proxy.istio_version),
+            Self::Metadata(name, text) => has_metadata(proxy, name, text),
+        }
     }
 }
 

@@ -347,3 +347,41 @@ fn a_new_version_is_matched_once_with_each_of_many_expressions() {
     };
     assert_eq!([connects(4, 2), connects(40, 50)], [1, 1], "versions that are matched");
 }
+
+#[test]
+fn what_patches_read_of_a_proxy_is_part_of_its_profile() {
+    let mesh = test_mesh();
+    let proxy = |pairs: &[(&str, &str)], version: &str| Proxy {
+        istio_version: version.into(),
+        metadata: pairs.iter().map(|(name, text)| ((*name).into(), format!("{text:?}").into())).collect(),
+        ..sidecar("forge", "anvil", "10.9.0.3", &[])
+    };
+    let profile = |mesh: &TestGraph, pairs: &[(&str, &str)], version: &str| {
+        mesh.handles.client_profile(&mesh.engine.snapshot(), &proxy(pairs, version))
+    };
+    let others = [("NAME", "anvil-1"), ("RING", "outer"), ("TIER", "gold")];
+    let plain = profile(&mesh, &[], "1.30.0");
+    assert_eq!(profile(&mesh, &[("RING", "inner")], "1.30.0"), plain, "no patch reads it");
+    let patch = |condition: &str| {
+        format!(
+            "{{configPatches: [{{applyTo: CLUSTER, match: {{proxy: {{{condition}}}}}, \
+             patch: {{operation: MERGE, value: {{alt_stat_name: x}}}}}}]}}"
+        )
+    };
+    mesh.apply(&filter("forge", "ring", &patch("metadata: {RING: inner}")));
+    mesh.apply(&filter("istio-system", "tier", &patch("metadata: {TIER: silver}")));
+    mesh.apply(&filter("elsewhere", "name", &patch("metadata: {NAME: anvil-1}")));
+    mesh.apply(&filter("forge", "version", &patch("proxyVersion: '-made-up$'")));
+    assert_eq!(profile(&mesh, &others, "1.30.1-x"), plain, "replicas and other values share a profile");
+    let chosen = [
+        profile(&mesh, &[("RING", "inner")], "1.30.0"),
+        profile(&mesh, &[("TIER", "silver")], "1.30.0"),
+        profile(&mesh, &[("RING", "inner"), ("TIER", "silver")], "1.30.0"),
+        profile(&mesh, &[], "1.30.0-made-up"),
+        plain,
+    ];
+    let distinct: std::collections::BTreeSet<_> = chosen.iter().map(|profile| profile.properties).collect();
+    assert_eq!(distinct.len(), 5, "each combination is a profile");
+    mesh.delete(Kind::EnvoyFilter, "forge", "ring");
+    assert_eq!(profile(&mesh, &[("RING", "inner")], "1.30.0"), plain);
+}

@@ -1,6 +1,7 @@
 //! Moves the engine's epochs to the store, and connected proxies to the engine.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -94,14 +95,19 @@ pub struct OptionalProxies {
 }
 
 /// Writes connected proxies into the engine.
-#[derive(Debug)]
 pub struct EngineProxies {
     input: Input<ProxyKey, Proxy>,
     secret_clients: Input<ProxyKey, ()>,
     /// Aliases of cluster names (`--clusterAliases`).
     aliases: BTreeMap<Text, Text>,
     optional: OptionalProxies,
-    profile: fn(&Proxy) -> ClientProfile,
+    profile: Box<dyn Fn(&Proxy) -> ClientProfile + Send + Sync>,
+}
+
+impl fmt::Debug for EngineProxies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineProxies").field("optional", &self.optional).finish_non_exhaustive()
+    }
 }
 
 impl EngineProxies {
@@ -113,11 +119,11 @@ impl EngineProxies {
         secret_clients: Input<ProxyKey, ()>,
         aliases: BTreeMap<Text, Text>,
         optional: OptionalProxies,
-        profile: fn(&Proxy) -> ClientProfile,
+        profile: impl Fn(&Proxy) -> ClientProfile + Send + Sync + 'static,
     ) -> Self {
         input.mark_synced();
         secret_clients.mark_synced();
-        Self { input, secret_clients, aliases, optional, profile }
+        Self { input, secret_clients, aliases, optional, profile: Box::new(profile) }
     }
 }
 

@@ -135,7 +135,7 @@ impl ProxyUsage {
         }
         if !free(&usage.profiles, profile.properties, profiles.0) {
             let what = "different profiles of proxies (type, version, address families, certificate files, PROXY_CONFIG, \
-                        ports and the like)";
+                        ports, metadata that EnvoyFilters match and the like)";
             return refused("profiles", what, profiles);
         }
         if !free(&usage.locations, profile.location, locations.0) {
