@@ -79,7 +79,8 @@ async fn tokens_of_the_issuer_of_the_jwt_rule_are_accepted() {
     let roots = directory.path().join("roots.pem");
     std::fs::write(&roots, authority.root()).expect("write the roots");
     let address = serve_keys(&issuer, Some(&authority)).await;
-    let rule = json!({"issuer": "https://oidc", "jwks_uri": format!("https://localhost:{}/keys", address.port()), "audiences": ["mesh"]});
+    let uri = format!("https://localhost:{}/keys", address.port());
+    let rule = json!({"issuer": "https://oidc", "jwks_uri": uri, "audiences": ["mesh"]});
     let variables = [("JWT_RULE", &*rule.to_string()), ("SSL_CERT_FILE", &roots.display().to_string())];
     let mesh = IdentityFixture::start_with(&[], &variables).await;
     let channel = mesh.connect(&ClientTls::default()).await;
