@@ -2,7 +2,8 @@
 //!
 //! The credentials are part of the extension's configuration: the proxy pulls the image itself. Only a proxy whose
 //! identity is verified gets credentials: those of its extensions of the identity's namespace and of the root
-//! namespace, from Secrets of its cluster. A cluster that it only claims counts if it has a pod of the same identity. An extension of another namespace, for a service there that a waypoint serves, has no credentials.
+//! namespace, from Secrets of its cluster. A cluster that it only claims counts if it has a pod of the same identity. An
+//! extension of another namespace, for a service there that a waypoint serves, has no credentials.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,8 +41,9 @@ impl PullAccess {
 /// The extensions whose pull secrets each proxy may use; a proxy without any is absent.
 /// Key: `ProxyKey`. From: `proxies`, `extensions` with a pull secret, `mesh_config` (the root namespace); of waypoints, the
 /// services that they serve; `pod_accounts`.
-/// Changes when: an extension of the proxy gains or loses its pull secret, or starts or stops to apply to the proxy;
-/// the cluster that it claims without proof has the first pod of its service account, or no longer has one. Size: proxies of such extensions. Rejects: none.
+/// Changes when: an extension of the proxy gains or loses its pull secret, or starts or stops to apply to the proxy; the
+/// cluster that it claims without proof has the first pod of its service account, or no longer has one.
+/// Size: proxies of such extensions. Rejects: none.
 pub(crate) fn derive_pull_access<'s>(
     proxies: &Collection<'s, ProxyKey, Proxy>,
     extensions: &Collection<'s, ObjectKey, TrafficExtension>,
