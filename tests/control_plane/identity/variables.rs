@@ -80,8 +80,9 @@ async fn tokens_of_the_issuer_of_the_jwt_rule_are_accepted() {
     std::fs::write(&roots, authority.root()).expect("write the roots");
     let address = serve_keys(&issuer, Some(&authority)).await;
     let uri = format!("https://localhost:{}/keys", address.port());
-    let rule = json!({"issuer": "https://oidc", "jwks_uri": uri, "audiences": ["mesh"]});
-    let variables = [("JWT_RULE", &*rule.to_string()), ("SSL_CERT_FILE", &roots.display().to_string())];
+    let rule = json!({"issuer": "https://oidc", "jwks_uri": uri, "audiences": ["mesh"]}).to_string();
+    let roots = roots.display().to_string();
+    let variables = [("JWT_RULE", rule.as_str()), ("SSL_CERT_FILE", roots.as_str())];
     let mesh = IdentityFixture::start_with(&[], &variables).await;
     let channel = mesh.connect(&ClientTls::default()).await;
     for (issuer_name, audience, is_accepted) in
@@ -112,7 +113,7 @@ async fn keys_of_the_jwt_rule_are_fetched_over_verified_tls_only() {
     let unverified = serve_keys(&issuer, Some(&authority)).await;
     for uri in [format!("http://{plaintext}/keys"), format!("https://localhost:{}/keys", unverified.port())] {
         let rule = json!({"issuer": "https://oidc", "jwks_uri": uri, "audiences": ["mesh"]}).to_string();
-        let variables = [("JWT_RULE", &*rule), ("JWKS_RESOLVER_INSECURE_SKIP_VERIFY", "true")];
+        let variables = [("JWT_RULE", rule.as_str()), ("JWKS_RESOLVER_INSECURE_SKIP_VERIFY", "true")];
         let mesh = IdentityFixture::start_with(&[], &variables).await;
         let channel = mesh.connect(&ClientTls::default()).await;
         let mut claims = mesh.claims(CART, 600);
