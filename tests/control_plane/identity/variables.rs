@@ -156,7 +156,7 @@ async fn serve_keys(issuer: &TokenIssuer, authority: Option<&Authority>) -> std:
 
 /// Seconds for which a certificate is valid.
 fn lifetime(pem: &str) -> i64 {
-    let der = sluice_testkit::pods::identity::certificates(pem).expect("a certificate").remove(0);
+    let der = certificates(pem).expect("a certificate").remove(0);
     let (_, certificate) = X509Certificate::from_der(&der).expect("a certificate");
     let validity = certificate.validity();
     validity.not_after.timestamp() - validity.not_before.timestamp()
