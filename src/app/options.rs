@@ -124,6 +124,8 @@ fn patch_limits(limits: &NamespaceLimitArgs) -> PatchLimits {
         max_patches: or_none(limits.max_patches),
         max_bytes: or_none(limits.max_patch_bytes),
         max_repeated_bytes: or_none(limits.max_repeated_patch_bytes),
+        max_copied_bytes: or_none(limits.max_copied_patch_bytes),
+        max_patched_parts: or_none(limits.max_patched_parts),
     }
 }
 

@@ -124,8 +124,8 @@ impl Incremental<u32, u32> for TimesTen {
         std::mem::take(&mut self.0).into_iter().collect()
     }
 
-    fn owner(output: &u32) -> u32 {
-        *output
+    fn owner(output: &u32) -> Option<u32> {
+        Some(*output)
     }
 }
 

@@ -43,8 +43,8 @@ impl Incremental<u32, (u32, bool)> for Ranks {
         deleted.chain(self.pods.iter().enumerate().map(|(rank, pod)| (*pod, Some(text(rank))))).collect()
     }
 
-    fn owner(output: &u32) -> u32 {
-        *output
+    fn owner(output: &u32) -> Option<u32> {
+        Some(*output)
     }
 }
 

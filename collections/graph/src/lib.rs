@@ -68,6 +68,7 @@ use graph_context::GraphContext;
 use inputs::{discovery, mesh_config};
 use outputs::endpoints::ingress_waypoints::IngressWaypoints;
 use outputs::endpoints::self_discovery::derive_replica_groups;
+use proxies::patched_parts::PartInputs;
 use proxies::policies::PolicyIndex;
 use proxies::router_labels::RouterLabels;
 use proxies::sidecar_choice::SidecarHeads;
@@ -336,7 +337,13 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             options,
         );
         let replica_groups = derive_replica_groups(&proxies, &service_targets, &services);
-        let limited = envoy_filter_limits::derive_limited_filters(&objects.envoy_filters, options);
+        let part_inputs = PartInputs {
+            services: &services,
+            destination_rules: &all_rules,
+            virtual_services: &virtual_services,
+            gateways: &gateways,
+        };
+        let limited = envoy_filter_limits::derive_limited_filters(&objects.envoy_filters, &part_inputs, options);
         let patches = envoy_filters::derive_patches(&limited.filters, &mesh, &proxies);
         let reach_inputs = ReachInputs {
             objects: &objects,

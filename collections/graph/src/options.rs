@@ -180,11 +180,21 @@ pub struct PatchLimits {
     pub max_bytes: usize,
     /// Bytes of the values of patches that name no resource, each of which may be copied into every resource.
     pub max_repeated_bytes: usize,
+    /// Bytes of the values, each times the parts of the configuration that its patch may match.
+    pub max_copied_bytes: usize,
+    /// Patches, each times the parts that it may match.
+    pub max_patched_parts: usize,
 }
 
 impl Default for PatchLimits {
     fn default() -> Self {
-        Self { max_patches: 1000, max_bytes: 4 << 20, max_repeated_bytes: 256 << 10 }
+        Self {
+            max_patches: 1000,
+            max_bytes: 4 << 20,
+            max_repeated_bytes: 256 << 10,
+            max_copied_bytes: 1 << 30,
+            max_patched_parts: 1_000_000,
+        }
     }
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod collectors;
 pub(crate) mod connected;
 pub(crate) mod envoy_filter_limits;
 pub(crate) mod envoy_filters;
+pub(crate) mod patched_parts;
 pub(crate) mod peer_authentications;
 pub(crate) mod policies;
 pub(crate) mod router_labels;

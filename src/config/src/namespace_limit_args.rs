@@ -62,4 +62,27 @@ pub struct NamespaceLimitArgs {
         help_heading = "Limits"
     )]
     pub max_repeated_patch_bytes: usize,
+    /// Maximum size in bytes of the values of the patches of one namespace, each times the clusters, listeners or routes of the
+    /// mesh that the patch may match; 0 is no limit.
+    #[arg(
+        long = "maxEnvoyFilterCopiedBytesPerNamespace",
+        alias = "max-envoy-filter-copied-bytes-per-namespace",
+        env = "SLUICE_MAX_ENVOY_FILTER_COPIED_BYTES_PER_NAMESPACE",
+        value_name = "BYTES",
+        default_value_t = 1_073_741_824,
+        global = true,
+        help_heading = "Limits"
+    )]
+    pub max_copied_patch_bytes: usize,
+    /// Maximum number of these patches, each times the clusters, listeners or routes that it may match; 0 is no limit.
+    #[arg(
+        long = "maxEnvoyFilterPatchedPartsPerNamespace",
+        alias = "max-envoy-filter-patched-parts-per-namespace",
+        env = "SLUICE_MAX_ENVOY_FILTER_PATCHED_PARTS_PER_NAMESPACE",
+        value_name = "PARTS",
+        default_value_t = 1_000_000,
+        global = true,
+        help_heading = "Limits"
+    )]
+    pub max_patched_parts: usize,
 }

@@ -46,7 +46,7 @@ impl<K: Key, V: Value, S: Incremental<K, V>> ErasedIncremental for ErasedState<K
         let settled = self.state.settle().into_iter();
         settled
             .map(|(key, value)| {
-                let owner = Erased::new(S::owner(&key));
+                let owner = S::owner(&key).map(Erased::new);
                 (Erased::new(key), value.map(Erased::new), owner)
             })
             .collect()

@@ -27,12 +27,12 @@ pub trait Incremental<K: Key, V: Value>: 'static {
     /// The outputs that differ after all changes of an epoch. Outputs that are equal to those before may be among them.
     fn settle(&mut self) -> Vec<(Self::Key, Option<Self::Value>)>;
 
-    /// The record that an output belongs to.
-    fn owner(output: &Self::Key) -> K;
+    /// The record that an output belongs to; `None` for an output of all records, such as a sum.
+    fn owner(output: &Self::Key) -> Option<K>;
 }
 
-/// The outputs that differ, with the keys of their records.
-pub(crate) type Settled = Vec<(Erased, Option<Erased>, Erased)>;
+/// The outputs that differ, with the keys of the records that they belong to.
+pub(crate) type Settled = Vec<(Erased, Option<Erased>, Option<Erased>)>;
 
 /// An [`Incremental`] of erased type.
 pub(crate) trait ErasedIncremental {
@@ -102,7 +102,9 @@ pub(crate) fn incremental_logic(
         for (key, value, owner) in settled {
             let start = out.len();
             apply(rows, &key, value, time, out);
-            update_owners(&owners, &owner, &out[start..]);
+            if let Some(owner) = owner {
+                update_owners(&owners, &owner, &out[start..]);
+            }
         }
         gauges.count_stored(&mut stored, rows.len());
         gauges.record_output(size_change(out), out.len());

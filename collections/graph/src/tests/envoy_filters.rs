@@ -306,6 +306,92 @@ fn patches_over_the_limit_of_a_namespace_are_findings_and_the_rest_applies() {
     assert_eq!((stat_name(&mesh).as_deref(), rejects(&mesh, "east")), (Some("first"), Vec::new()));
 }
 
+#[test]
+fn patches_are_limited_by_the_parts_of_the_mesh_that_they_may_match() {
+    use crate::options::PatchLimits;
+    let services = |numbers: std::ops::Range<usize>| {
+        let service = |number| {
+            format!(
+                "---\napiVersion: v1\nkind: Service\nmetadata: {{name: s{number}, namespace: far}}\n\
+                 spec: {{clusterIP: 10.0.1.{number}, selector: {{app: s{number}}}, ports: [{{name: http, port: 80}}]}}\n"
+            )
+        };
+        numbers.map(service).collect::<String>()
+    };
+    let merge = |object: &str, name: &str| {
+        format!("{{applyTo: CLUSTER, {object}patch: {{operation: MERGE, value: {{alt_stat_name: {name}}}}}}}")
+    };
+    let named = merge("match: {cluster: {service: mill.east.svc.cluster.local}}, ", "named");
+    let spec = format!("{{configPatches: [{}, {named}]}}", merge("", "everything"));
+    let default = PatchLimits::default();
+    for (limits, limit) in [
+        (PatchLimits { max_copied_bytes: 200, ..default }, "may have 200 bytes"),
+        (PatchLimits { max_patched_parts: 15, ..default }, "may have 15 patches"),
+    ] {
+        let options = crate::GraphOptions { patch_limits: limits, ..crate::GraphOptions::default() };
+        let mut mesh = TestGraph::with(options, &(LIMITED_MESH.to_owned() + &services(0..8)));
+        mesh.connect(sidecar("east", "mill", "10.9.0.1", &[("app", "mill")]));
+        mesh.apply(&filter("east", "it", &spec));
+        // How many more patched clusters there are.
+        let patched = |mesh: &mut TestGraph| {
+            let changed = mesh.changed();
+            let patched: Vec<&String> =
+                changed.iter().filter(|line| line.contains("clusters/outbound/patched")).collect();
+            let count = |sign| patched.iter().filter(|line| line.starts_with(sign)).count().cast_signed();
+            count('+') - count('-')
+        };
+        let rejects = |mesh: &TestGraph| {
+            let object = ObjectKey::new("Kubernetes", "east", "it");
+            let key = crate::RejectKey { kind: Kind::EnvoyFilter, object };
+            let rejects = mesh.get(&mesh.handles.rejects, &key).unwrap_or_default();
+            rejects.iter().map(|reject| (reject.field_path.to_string(), reject.reason.to_string())).collect::<Vec<_>>()
+        };
+        assert_eq!((patched(&mut mesh), rejects(&mesh)), (9, vec![]));
+        // 9 and 10 ports count as 10.
+        mesh.apply(&services(8..9));
+        assert_eq!((patched(&mut mesh), rejects(&mesh)), (1, vec![]));
+        mesh.apply(&services(9..20));
+        let found = rejects(&mesh);
+        assert_eq!(found.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["spec.configPatches[0]"]);
+        assert!(found[0].1.contains(limit) && found[0].1.contains("about 24 for this one"), "{found:?}");
+        assert_eq!(patched(&mut mesh), -9, "only the named cluster is patched");
+        for number in 8..20 {
+            mesh.delete(Kind::Service, "far", &format!("s{number}"));
+        }
+        assert_eq!((patched(&mut mesh), rejects(&mesh)), (8, vec![]));
+    }
+}
+
+#[test]
+fn a_service_within_the_rounded_number_derives_no_envoy_filters_again() {
+    let ports = |number: usize| {
+        let ports: Vec<String> =
+            (0..number).map(|port| format!("{{name: http-{port}, port: {}}}", 80 + port)).collect();
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: wide, namespace: far}}\n\
+             spec: {{clusterIP: 10.0.1.1, selector: {{app: wide}}, ports: [{}]}}\n",
+            ports.join(", ")
+        )
+    };
+    let mesh = TestGraph::new(&(LIMITED_MESH.to_owned() + &ports(33)));
+    let spec = "{configPatches: [{applyTo: CLUSTER, patch: {operation: MERGE, value: {alt_stat_name: x}}}]}";
+    mesh.apply(&filter("east", "it", spec));
+    let visited = |mesh: &TestGraph, name: &str| {
+        let collections = mesh.engine.metrics().collections;
+        collections.iter().find(|collection| collection.name == name).map(|collection| collection.records_in)
+    };
+    let names = ["envoy_filters/excess", "envoy_filters/within-limits"];
+    let before = names.map(|name| visited(&mesh, name));
+    assert!(before.iter().all(Option::is_some));
+    // With that of the other Service, 34 and 40 ports count as 40.
+    mesh.apply(&ports(39));
+    assert_eq!(names.map(|name| visited(&mesh, name)), before);
+    mesh.apply(&ports(40));
+    let [excess, within] = names.map(|name| visited(&mesh, name));
+    assert!(excess > before[0], "the number changes");
+    assert_eq!(within, before[1]);
+}
+
 const LIMITED_MESH: &str = "
 apiVersion: v1
 kind: Service

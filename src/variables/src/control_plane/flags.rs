@@ -41,6 +41,18 @@ pub(super) const FLAGS: &[Variable] = &[
         "262144",
         "Sets `--maxEnvoyFilterRepeatedBytesPerNamespace`",
     ),
+    flag(
+        "SLUICE_MAX_ENVOY_FILTER_COPIED_BYTES_PER_NAMESPACE",
+        Number,
+        "1073741824",
+        "Sets `--maxEnvoyFilterCopiedBytesPerNamespace`",
+    ),
+    flag(
+        "SLUICE_MAX_ENVOY_FILTER_PATCHED_PARTS_PER_NAMESPACE",
+        Number,
+        "1000000",
+        "Sets `--maxEnvoyFilterPatchedPartsPerNamespace`",
+    ),
     flag("SLUICE_MAX_PROFILES_PER_IDENTITY", Number, "16", "Sets `--maxProfilesPerIdentity`"),
     flag("SLUICE_MAX_ANONYMOUS_PROFILES", Number, "32", "Sets `--maxAnonymousProfiles`"),
     flag("SLUICE_MAX_LOCATIONS_PER_IDENTITY", Number, "32", "Sets `--maxLocationsPerIdentity`"),

@@ -369,7 +369,7 @@ impl Incremental<ObjectKey, AddressClaim> for AllocatedPlaces {
             .collect()
     }
 
-    fn owner(output: &AllocationKey) -> ObjectKey {
-        output.entry.clone()
+    fn owner(output: &AllocationKey) -> Option<ObjectKey> {
+        Some(output.entry.clone())
     }
 }
