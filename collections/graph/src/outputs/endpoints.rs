@@ -9,6 +9,7 @@ pub(crate) mod waypoints;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use sluice_engine::Collection;
 use sluice_envoy::cluster::{ClusterSettings, uses_eds};
 use sluice_envoy::endpoint::{
@@ -123,7 +124,10 @@ pub(crate) fn derive_endpoint_assignments<'s>(
             let udp_ports = udp_backends.as_ref().and_then(|ports| cx.get(ports, host));
             // Clients are read for services with assignments here only: large services may have very many.
             let counts = |service: &Service| has_eds(service) && endpoints.is_listed(cx, &service.key());
-            let Some(tier) = tier_of(&settings, &destinations, counts) else { return Vec::new() };
+            // Of several services of a host, one may be large: its assignments are hidden where another one is reached.
+            let several = destinations.has_several_services();
+            let tier = tier_of(&settings, &destinations, counts).or_else(|| several.then(Tier::default));
+            let Some(tier) = tier else { return Vec::new() };
             let Some(clients) = clients.get(tier as usize) else { return Vec::new() };
             let gateways = endpoints.gateways(cx, false);
             let mut known: BTreeMap<ServiceKey, Option<EndpointList>> = BTreeMap::new();
@@ -137,13 +141,21 @@ pub(crate) fn derive_endpoint_assignments<'s>(
                     let found = known
                         .entry(service.key())
                         .or_insert_with_key(|key| endpoints.of_service(cx, key, destinations.root_namespace()));
-                    let Some(found) = found else { return assignments };
+                    let Some(found) = found else {
+                        if several {
+                            service.each_assignment(&settings, &[], &gateways, |name, _| {
+                                assignments.insert((ResourceType::Endpoint, name.into()), IN_SEGMENTS);
+                            });
+                        }
+                        return assignments;
+                    };
                     service.each_assignment(&settings, &found.backends(), &gateways, |name, inputs| {
                         add_assignment(inputs, name, &mut assignments);
                     });
                     assignments
                 });
-                rows.extend(assignment_rows(&client, seen));
+                let whole = seen.into_iter().filter(|(.., resource)| *resource != IN_SEGMENTS);
+                rows.extend(assignment_rows(&client, whole));
             }
             rows
         }
@@ -157,6 +169,9 @@ pub(crate) fn derive_endpoint_assignments<'s>(
 
 /// Assignments, and endpoints that are resources of their own.
 type AssignmentResources = BTreeMap<(ResourceType, Text), Resource>;
+
+/// Stands for an assignment of a large service, which is in segments.
+const IN_SEGMENTS: Resource = Resource::Encoded(Bytes::new());
 
 /// Adds the assignment of a cluster, with its endpoints or without.
 fn add_assignment(inputs: &AssignmentInputs<'_>, cluster: String, resources: &mut AssignmentResources) {
@@ -175,7 +190,7 @@ fn add_assignment(inputs: &AssignmentInputs<'_>, cluster: String, resources: &mu
 /// The rows of the assignments of a client, by view and name.
 fn assignment_rows(
     client: &EndpointClient,
-    seen: Vec<(View, (ResourceType, Text), Resource)>,
+    seen: impl IntoIterator<Item = (View, (ResourceType, Text), Resource)>,
 ) -> impl Iterator<Item = (ResourceKey, Resource)> {
     let profile = profile_text(client);
     seen.into_iter().map(move |(view, (resource_type, name), resource)| {

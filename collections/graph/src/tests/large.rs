@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use prost::Message;
-use sluice_model::{Kind, Proxy, ProxyKey, Resource, ResourceType, SegmentKey, Text};
+use sluice_model::{Kind, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, SegmentKey, Text};
 use sluice_proto::envoy::config::core::v3::address::Address;
 use sluice_proto::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use sluice_proto::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
@@ -104,20 +104,41 @@ kind: ServiceExport
 metadata: {name: large, namespace: app}
 ";
 
+/// A ServiceEntry of another namespace with the host of the Service.
+const ENTRY: &str = "---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: large, namespace: other}
+spec:
+  hosts: [large.app.svc.cluster.local]
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  endpoints: [{address: 10.2.0.1}]
+";
+
 fn client(name: &str, node: usize) -> Proxy {
     Proxy { node_name: format!("n{node}").as_str().into(), ..sidecar("app", name, &format!("10.9.0.{node}"), &[]) }
 }
 
-/// The assignment that a proxy gets, from segments.
+/// The assignment that a proxy gets: of the first layer that has it, as a whole or in segments.
 fn assignment(mesh: &TestGraph, proxy: &ProxyKey, name: &str) -> Option<ClusterLoadAssignment> {
     let scope = mesh.get(&mesh.handles.scopes, proxy).expect("a scope");
     let snapshot = mesh.engine.snapshot();
     let mut segments: BTreeMap<Text, Resource> = BTreeMap::new();
-    for layer in scope.layers[&ResourceType::Endpoint].iter().rev() {
+    for layer in scope.layers[&ResourceType::Endpoint].iter() {
         let rows = mesh.handles.segments.iter().flat_map(|of| snapshot.iter(of));
         let own = rows.filter(|(key, _)| key.resource_type == ResourceType::Endpoint && key.layer == *layer);
-        segments
-            .extend(own.filter(|(key, _)| *key.name == *name).map(|(key, found)| (key.segment.clone(), found.clone())));
+        for (key, found) in own.filter(|(key, _)| *key.name == *name) {
+            segments.entry(key.segment.clone()).or_insert_with(|| found.clone());
+        }
+        let key = ResourceKey { resource_type: ResourceType::Endpoint, layer: layer.clone(), name: name.into() };
+        match mesh.handles.resources.iter().find_map(|of| snapshot.get(of, &key)).as_deref() {
+            None => {}
+            Some(Resource::Encoded(bytes)) if !segments.contains_key("") => {
+                return Some(ClusterLoadAssignment::decode(bytes.clone()).expect("an assignment"));
+            }
+            Some(_) => break,
+        }
     }
     segments.get("").filter(|head| matches!(head, Resource::Encoded(_)))?;
     let bytes: Vec<u8> = segments
@@ -220,19 +241,66 @@ fn the_import_of_a_service_with_node_local_traffic_has_the_endpoints_of_a_node()
 
 #[test]
 fn work_for_an_endpoint_does_not_depend_on_their_number() {
-    let work = [400, 1600].map(|endpoints| {
-        let mesh = large_mesh(endpoints, "");
-        for proxy in 0..20 {
-            mesh.connect(client(&format!("client-{proxy}"), 0));
+    for others in ["", ENTRY] {
+        let work = [400, 1600].map(|endpoints| {
+            let mesh = large_mesh_with(GraphOptions::default(), endpoints, &(service("") + others));
+            for proxy in 0..20 {
+                mesh.connect(client(&format!("client-{proxy}"), 0));
+            }
+            let before = processed(&mesh);
+            for number in 100..110 {
+                mesh.apply(&slice(2, 2 * SLICE..3 * SLICE, &BTreeSet::from([number])));
+            }
+            processed(&mesh) - before
+        });
+        // Chunks have different sizes.
+        assert!(work[1] < work[0] * 2 && work[0] < work[1] * 2, "{work:?}");
+    }
+}
+
+#[test]
+fn a_service_entry_with_the_host_of_a_large_service_has_its_own_clients() {
+    let private = service("").replace("app}", "app, annotations: {networking.istio.io/exportTo: .}}");
+    for (service, is_private, node_local) in [
+        (service(""), false, false),
+        (private.clone(), true, false),
+        (private.replacen("ports:", "internalTrafficPolicy: Local, ports:", 1), true, true),
+    ] {
+        // The ServiceEntry has a port more, and lacks one.
+        let service = service.replace("port: 80}", "port: 80}, {name: http-other, port: 81}");
+        let entry = ENTRY.replace("HTTP}", "HTTP}, {number: 82, name: http-more, protocol: HTTP}");
+        let mut mesh = large_mesh_with(GraphOptions::default(), 600, &(service + &entry));
+        let key = sluice_model::ServiceKey { namespace: "app".into(), host: "large.app.svc.cluster.local".into() };
+        assert_eq!(mesh.get(&mesh.handles.endpoints, &key), None, "it has chunks");
+        let own = ProxyKey(client("one", 0).id);
+        let other = mesh.connect(sidecar("other", "two", "10.9.1.1", &[]));
+        let far = mesh.connect(sidecar("far", "three", "10.9.1.2", &[]));
+        let served = |mesh: &TestGraph, proxy: &ProxyKey, port: u16| {
+            let name = format!("outbound|{port}||large.app.svc.cluster.local");
+            assignment(mesh, proxy, &name)
+                .map(|found| addresses(&found).into_iter().map(|(addresses, _)| addresses.len()).sum::<usize>())
+        };
+        let all = if node_local { 200 } else { 600 };
+        let everywhere = (!is_private).then_some(600);
+        let of = |mesh: &TestGraph, proxy: &ProxyKey| [80, 81, 82].map(|port| served(mesh, proxy, port));
+        // Slices have the port of the name `http` only.
+        let of_service = |addresses: Option<usize>| [addresses, addresses.map(|_| 0), None];
+        let of_entry = [Some(1), None, Some(1)];
+        assert_eq!(of(&mesh, &own), of_service(Some(all)));
+        assert_eq!(of(&mesh, &other), of_entry);
+        assert_eq!(of(&mesh, &far), if is_private { of_entry } else { of_service(everywhere) });
+
+        mesh.changed();
+        mesh.apply(&slice(3, 3 * SLICE..4 * SLICE, &BTreeSet::from([160])));
+        let changed = mesh.changed();
+        assert!(changed.iter().all(|line| line.starts_with("~endpoint_assignments/segments ")), "{changed:#?}");
+
+        mesh.delete(Kind::ServiceEntry, "other", "large");
+        for proxy in [&other, &far] {
+            assert_eq!(of(&mesh, proxy), of_service(everywhere));
         }
-        let before = processed(&mesh);
-        for number in 100..110 {
-            mesh.apply(&slice(2, 2 * SLICE..3 * SLICE, &BTreeSet::from([number])));
-        }
-        processed(&mesh) - before
-    });
-    // Chunks have different sizes.
-    assert!(work[1] < work[0] * 2 && work[0] < work[1] * 2, "{work:?}");
+        assert_eq!(of(&mesh, &own), of_service(Some(all)));
+    }
 }
 
 #[test]
@@ -345,6 +413,14 @@ fn state_is_that_of_a_fresh_graph_whatever_the_number_of_endpoints() {
             3 => {
                 texts.remove("rule");
                 mesh.delete(Kind::DestinationRule, "app", "large");
+            }
+            4 | 5 => {
+                texts.insert("entry".to_owned(), ENTRY.to_owned());
+                mesh.apply(ENTRY);
+            }
+            6 => {
+                texts.remove("entry");
+                mesh.delete(Kind::ServiceEntry, "other", "large");
             }
             _ => {}
         }

@@ -114,13 +114,23 @@ impl HostDestinations {
 
     /// The service of a view at the host, and the rule that the view follows for it.
     pub(crate) fn seen_from(&self, view: &View) -> Option<(Arc<Service>, Option<DestinationRule>)> {
-        let service = match view.sidecar() {
-            Some(scope) => self.sidecars.service(scope, self.services.iter())?,
-            None => self.services.visible_to(view.namespace())?.clone(),
-        };
+        let service = self.service_seen_from(view)?;
         let client = RuleClient { namespace: view.namespace(), labels: view.labels() };
         let rule = select_rule(&self.rules, &self.policy, &self.host, &service.namespace, client);
         Some((service, rule))
+    }
+
+    /// The service of a view at the host.
+    pub(crate) fn service_seen_from(&self, view: &View) -> Option<Arc<Service>> {
+        match view.sidecar() {
+            Some(scope) => self.sidecars.service(scope, self.services.iter()),
+            None => self.services.visible_to(view.namespace()).cloned(),
+        }
+    }
+
+    /// Whether services of several namespaces have the host.
+    pub(crate) fn has_several_services(&self) -> bool {
+        self.services.iter().nth(1).is_some()
     }
 
     /// Whether a rule for the host names a credential.

@@ -93,7 +93,7 @@ impl AssignmentLookup {
     }
 
     /// The segments of a service's assignments: those that `build` makes of each assignment with these endpoints, for
-    /// all clients and views. Endpoints that are resources of their own are segments without a name.
+    /// all clients and the views that have the service. Endpoints that are resources of their own are segments without a name.
     fn segments(
         &self,
         cx: &Context,
@@ -117,13 +117,16 @@ impl AssignmentLookup {
                 Some((*client).clone()).filter(|client| client.tier == tier).into_iter().collect()
             }
         };
+        // Other services of the host have assignments that are not in segments, and hide these.
+        let is_other = |view: &View| destinations.service_seen_from(view).is_some_and(|found| found.key() != *service);
+        let views: Vec<View> = destinations.special_views().filter(|view| !is_other(view)).collect();
         let mut rows = Vec::new();
         for client in clients {
             let profile = profile_text(&client);
-            let seen = Overlay::rows(destinations.special_views(), |view| {
+            let seen = Overlay::rows(views.iter().cloned(), |view| {
                 let mut segments = BTreeMap::new();
-                let service = ClientService::of(&destinations, view, &client);
-                let Some(service) = service else { return segments };
+                let found = ClientService::of(&destinations, view, &client);
+                let Some(service) = found.filter(|found| found.key() == *service) else { return segments };
                 let service = service.with_udp_ports(udp_ports.as_deref());
                 service.each_assignment(&settings, &backends, &gateways, |name, inputs| {
                     let name = Text::from(name);

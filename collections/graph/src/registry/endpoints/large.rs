@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Index, IndexDep};
+use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
 use sluice_model::{Endpoint, Host, ObjectKey, Resolution, Service, ServiceKey, Text};
 
 use super::DeclaredEndpoints;
@@ -88,8 +88,8 @@ struct AddressInSlice {
 /// Large services.
 /// Key: `ServiceKey`. From: `services`, `endpoint_slices`, `declared_endpoints`.
 /// Changes when: the number of addresses in slices exceeds a limit or no longer does, or a service with node-local
-/// traffic is added or removed. A service is not large if its host has other services, or if objects other than slices
-/// declare endpoints of it.
+/// traffic is added or removed. A service is not large if objects other than slices declare endpoints of it; with endpoints
+/// by locality, neither if its host has other services.
 /// Size: such services. Rejects: none.
 pub(crate) fn derive_large_services<'s>(
     objects: &ObjectCollections<'s>,
@@ -98,7 +98,7 @@ pub(crate) fn derive_large_services<'s>(
     declared: &DeclaredEndpoints<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, ServiceKey, EndpointFacts> {
-    let hosts = SliceHosts::new(options);
+    let (hosts, by_locality) = (SliceHosts::new(options), options.endpoints_by_locality);
     let sizes = objects.endpoint_slices.index("large_services/sizes", move |key, slice| {
         let addresses: usize = slice.endpoints.iter().map(|endpoint| endpoint.addresses.len()).sum();
         let size = addresses * slice.ports.len();
@@ -108,31 +108,45 @@ pub(crate) fn derive_large_services<'s>(
     });
     let counted = sizes.distinct("large_services/counted").derive("large_services/counted-large", |deps| {
         let (sizes, facts) = (deps.by(&sizes), deps.on(services));
-        let (declared, by_host) = (deps.by(&declared.by_service), deps.by(services_by_host));
+        let rule = LargeServiceRule::on(deps, declared, services_by_host, by_locality);
         move |cx, key, ()| {
             let facts = cx.get(&facts, key).filter(|facts| !facts.node_local)?;
             let size: usize = cx.by(&sizes, key).iter().map(|(_, size)| **size).sum();
-            let large = size > MAX_LISTED_ENDPOINTS && can_be_large(cx, key, &facts, &declared, &by_host);
+            let large = size > MAX_LISTED_ENDPOINTS && rule.can_be_large(cx, key, &facts);
             large.then_some(*facts)
         }
     });
     let node_local = services.filter("large_services/node-local", |_, facts| facts.node_local);
     let node_local = node_local.derive("large_services/node-local-large", |deps| {
-        let (declared, by_host) = (deps.by(&declared.by_service), deps.by(services_by_host));
-        move |cx, key, facts| can_be_large(cx, key, facts, &declared, &by_host).then_some(*facts)
+        let rule = LargeServiceRule::on(deps, declared, services_by_host, by_locality);
+        move |cx, key, facts| rule.can_be_large(cx, key, facts).then_some(*facts)
     });
     counted.union("large_services", &[&node_local])
 }
 
-/// Whether all endpoints of a service are in slices, and in no other resource than endpoint assignments.
-fn can_be_large(
-    cx: &Context,
-    key: &ServiceKey,
-    facts: &EndpointFacts,
-    declared: &IndexDep<ServiceKey, DeclaredKey, Vec<Endpoint>>,
-    by_host: &IndexDep<Host, ServiceKey, ()>,
-) -> bool {
-    facts.balanced && cx.by(declared, key).is_empty() && cx.by(by_host, &key.host).len() == 1
+/// Looks up which services can be large, inside a `derive`.
+struct LargeServiceRule {
+    declared: IndexDep<ServiceKey, DeclaredKey, Vec<Endpoint>>,
+    /// The services of each host, if large services must be the only ones: endpoints by locality are resources of their own, whose
+    /// names do not tell the services of a host apart.
+    by_host: Option<IndexDep<Host, ServiceKey, ()>>,
+}
+
+impl LargeServiceRule {
+    fn on<'s>(
+        deps: &mut Deps<'s>,
+        declared: &DeclaredEndpoints<'s>,
+        services_by_host: &Index<'s, Host, ServiceKey, ()>,
+        by_locality: bool,
+    ) -> Self {
+        Self { declared: deps.by(&declared.by_service), by_host: by_locality.then(|| deps.by(services_by_host)) }
+    }
+
+    /// Whether all endpoints of a service are in slices, and in no other resource than endpoint assignments.
+    fn can_be_large(&self, cx: &Context, key: &ServiceKey, facts: &EndpointFacts) -> bool {
+        let is_alone = |by_host| cx.by(by_host, &key.host).len() == 1;
+        facts.balanced && cx.by(&self.declared, key).is_empty() && self.by_host.as_ref().is_none_or(is_alone)
+    }
 }
 
 /// The endpoints of slices of large services, in chunks.
