@@ -56,12 +56,14 @@ fn namespace(name: &str, read: &str) -> String {
     format!("---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}, labels: {{read: '{read}'}}}}\n")
 }
 
+/// Selects the namespaces with the label `read`.
+const SELECTORS: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\n\
+                         data: {mesh: \"discoverySelectors: [{matchLabels: {read: 'yes'}}]\"}\n";
+
 #[test]
 fn a_namespace_that_is_discovered_visits_its_own_objects() {
-    let config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\n\
-                  data: {mesh: \"discoverySelectors: [{matchLabels: {read: 'yes'}}]\"}\n";
     let work = [20, 200].map(|others| {
-        let text = config.to_owned() + &namespace("large", "yes") + &entries("large", 0..others);
+        let text = SELECTORS.to_owned() + &namespace("large", "yes") + &entries("large", 0..others);
         let mut mesh = TestGraph::new(&(text + &namespace("small", "no") + &entries("small", 900..903)));
         mesh.changed();
         let before = processed(&mesh);
@@ -76,14 +78,29 @@ fn a_namespace_that_is_discovered_visits_its_own_objects() {
     assert_eq!(work[0], work[1], "records beside 20 and 200 objects");
 }
 
+/// Entries in the stores of a collection.
+fn stored(mesh: &TestGraph, name: &str) -> Option<i64> {
+    let collections = mesh.engine.metrics().collections;
+    collections.iter().find(|collection| collection.name == name).map(|collection| collection.stored)
+}
+
 #[test]
 fn objects_are_not_copied_where_no_namespace_is_selected() {
     let mesh = TestGraph::new(&entries("large", 0..50));
-    let stored = |name: &str| {
-        let collections = mesh.engine.metrics().collections;
-        collections.iter().find(|collection| collection.name == name).map(|collection| collection.stored)
-    };
-    assert_eq!(stored("service_entries"), Some(50), "one reference for each");
+    assert_eq!(stored(&mesh, "service_entries"), Some(50), "one reference for each");
+}
+
+#[test]
+fn objects_are_stored_once_where_namespaces_are_selected() {
+    let text = SELECTORS.to_owned() + &namespace("large", "yes") + &entries("large", 0..50);
+    let mesh = TestGraph::new(&(text + &namespace("small", "no") + &entries("small", 900..903)));
+    let services = |mesh: &TestGraph| mesh.engine.snapshot().iter(&mesh.handles.services).count();
+    assert_eq!(services(&mesh), 50, "only those of one namespace are selected");
+    // `records_that_pass_share_their_values` in the tests of the engine shows that these are no copies of the values.
+    assert_eq!(stored(&mesh, "service_entries"), Some(53), "one reference for each, selected or not");
+    mesh.apply(&namespace("small", "yes"));
+    assert_eq!(services(&mesh), 53);
+    assert_eq!(stored(&mesh, "service_entries"), Some(53));
 }
 
 #[test]
