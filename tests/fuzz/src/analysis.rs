@@ -11,6 +11,7 @@ use serde_json::Value;
 use sluice_analyze::{ANALYZERS, AnalyzedObject, Analyzer, MeshObjects, OPTIONAL_ANALYZERS, Origin, Settings, analyze};
 use sluice_parse::yaml::{Limits, parse_value};
 
+use crate::memory_bound::within;
 use crate::mesh::Violation;
 use crate::objects::{foreign_object, mutate_object};
 use crate::rng::FuzzRng;
@@ -43,8 +44,8 @@ pub fn run(run: &Run, seeds: &Seeds, root: &Path) -> Result<FuzzStatistics> {
     let analyzers: Vec<&Analyzer> = ANALYZERS.iter().chain(OPTIONAL_ANALYZERS).collect();
     Ok(turns::run(run, "sets of objects", |rng| {
         let Some(case) = rng.choose(&cases).cloned() else { return Ok(false) };
-        let objects = any_set(&case, seeds, rng);
-        check(&analyzers, objects, rng)
+        let (objects, bytes) = any_set(&case, seeds, rng);
+        check(&analyzers, objects, bytes, rng)
     }))
 }
 
@@ -66,18 +67,21 @@ fn analyzer_cases(directory: &Path) -> Result<Vec<CaseMesh>> {
     Ok(cases)
 }
 
-fn any_set(case: &CaseMesh, seeds: &Seeds, rng: &mut FuzzRng) -> Vec<AnalyzedObject> {
+/// A random set of objects, and the number of their bytes.
+fn any_set(case: &CaseMesh, seeds: &Seeds, rng: &mut FuzzRng) -> (Vec<AnalyzedObject>, usize) {
     let mut set: Vec<Seed> = case.objects.iter().filter(|_| !rng.once_in(OMISSION_INTERVAL)).cloned().collect();
     for _ in 0..rng.below(MAX_FOREIGN_OBJECTS + 1) {
         set.extend(foreign_object(case, seeds, rng));
     }
     let mut objects: BTreeMap<(String, String), AnalyzedObject> = BTreeMap::new();
+    let mut bytes = 0;
     for mut seed in set {
         if rng.once_in(MUTATION_INTERVAL) {
             let times = 1 + rng.below(4);
             mutate_object(&mut seed, seeds, rng, times);
         }
         let mut value = seed.rendered();
+        bytes += value.to_string().len();
         let cluster = value.as_object_mut().and_then(|fields| fields.remove("cluster"));
         let origin = match cluster.as_ref().and_then(Value::as_str) {
             Some(cluster) => Origin::RemoteCluster(cluster.to_owned()),
@@ -88,11 +92,16 @@ fn any_set(case: &CaseMesh, seeds: &Seeds, rng: &mut FuzzRng) -> Vec<AnalyzedObj
         let key = (object.origin.cluster().to_owned(), format!("{:?} {object}", object.kind()));
         objects.insert(key, object);
     }
-    objects.into_values().collect()
+    (objects.into_values().collect(), bytes)
 }
 
-fn check(analyzers: &[&Analyzer], mut objects: Vec<AnalyzedObject>, rng: &mut FuzzRng) -> Result<bool, Violation> {
-    let first = messages(analyzers, &objects);
+fn check(
+    analyzers: &[&Analyzer],
+    mut objects: Vec<AnalyzedObject>,
+    bytes: usize,
+    rng: &mut FuzzRng,
+) -> Result<bool, Violation> {
+    let first = within("analysis", bytes, || messages(analyzers, &objects))?;
     rng.shuffle(&mut objects);
     let second = messages(analyzers, &objects);
     if first != second {

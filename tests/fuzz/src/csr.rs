@@ -16,6 +16,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::bytes;
+use crate::memory_bound::within_for_client;
 use crate::mesh::Violation;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
@@ -137,7 +138,8 @@ impl SigningTarget {
         rng: &mut FuzzRng,
     ) -> Result<(bool, i64), Violation> {
         let identity = rng.choose(IDENTITIES).copied().unwrap_or_default().to_owned();
-        if !is_text_changed && ForwardedRequest::parse(text, std::slice::from_ref(&identity)).is_ok() {
+        let read = || ForwardedRequest::parse(text, std::slice::from_ref(&identity)).is_ok();
+        if !is_text_changed && within_for_client("certificate requests", text.len(), read)? {
             let requests_name = |name: &str| der.windows(name.len()).any(|window| window == name.as_bytes());
             if let Some(other) = NAMES.iter().find(|name| **name != identity && requests_name(name)) {
                 return violation("a request for another identity is forwarded", format!("{other}\n{text}"));
@@ -146,7 +148,8 @@ impl SigningTarget {
         let seconds = rng.choose(&[0, -1, 1, 3600, 90 * DAY as i64, 90 * DAY as i64 + 1, i64::MAX, i64::MIN]).copied();
         let seconds = seconds.unwrap_or_default();
         let limits = LifetimeLimits::default();
-        let issued = self.authority.issue(text, std::slice::from_ref(&identity), seconds, limits, self.now);
+        let issue = || self.authority.issue(text, std::slice::from_ref(&identity), seconds, limits, self.now);
+        let issued = within_for_client("certificate requests", text.len(), issue)?;
         let Ok(issued) = issued else { return Ok((false, seconds)) };
         if seconds > 90 * DAY as i64 {
             return violation("a certificate is valid for longer than allowed", format!("{seconds} s"));

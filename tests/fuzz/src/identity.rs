@@ -21,6 +21,7 @@ use sluice_xds_protocol::{Request, Store, XdsProtocol};
 
 use crate::bytes;
 use crate::jwt::Issuer;
+use crate::memory_bound::within_for_client;
 use crate::mesh::Violation;
 use crate::mutate::mutate;
 use crate::rng::FuzzRng;
@@ -105,7 +106,7 @@ impl<'s> CallerTarget<'s> {
         let headers = http::HeaderMap::from_iter([(http::HeaderName::from_static(FORWARDED_HEADER), value)]);
         let peer = Some(SocketAddr::from(([10, 1, 2, 3], 1)));
         let call = Call { headers: &headers, peer, certificates: &[] };
-        match self.runtime.block_on(self.authenticators.caller(&call)) {
+        match within_for_client("callers", bytes.len(), || self.runtime.block_on(self.authenticators.caller(&call)))? {
             Ok(caller) => check_header(&caller, &String::from_utf8_lossy(bytes)).map(|()| true),
             Err(_) => Ok(false),
         }
@@ -155,7 +156,9 @@ impl<'s> CallerTarget<'s> {
             }
         }
         let call = Call { headers: &headers, peer, certificates: &[] };
-        let Ok(caller) = self.runtime.block_on(self.authenticators.caller(&call)) else {
+        let bytes = headers.values().map(http::HeaderValue::len).sum();
+        let authenticate = || self.runtime.block_on(self.authenticators.caller(&call));
+        let Ok(caller) = within_for_client("callers", bytes, authenticate)? else {
             let good = token.as_ref().and_then(|token| token.identity.as_ref());
             if good.is_some() && by_token == Some(true) && !headers.contains_key("clusterid") {
                 return violation("a caller with valid credentials is rejected", description);

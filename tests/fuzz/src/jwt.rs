@@ -21,6 +21,7 @@ use sluice_model::{Identity, Text};
 
 use crate::bytes;
 use crate::csr::element;
+use crate::memory_bound::within_for_client;
 use crate::mesh::Violation;
 use crate::mutate::mutate;
 use crate::rng::FuzzRng;
@@ -95,20 +96,20 @@ impl<'s> TokenTarget<'s> {
             bytes::change_text(&mut text, &[], rng, 3);
         }
         let token = self.issuer.token(self.seeds, rng);
-        check(&self.issuer, &token, &self.verdict(text.as_bytes(), &token.text), changes_keys)
+        check(&self.issuer, &token, &self.verdict(text.as_bytes(), &token.text)?, changes_keys)
     }
 
     /// Tries the bytes as a token, with the keys of the issuer.
     pub(crate) fn run_token(&self, bytes: &[u8]) -> Result<bool, Violation> {
         let token = Token { text: String::from_utf8_lossy(bytes).into_owned(), identity: None };
         let keys = self.issuer.keys().to_string();
-        check(&self.issuer, &token, &self.verdict(keys.as_bytes(), &token.text), false)
+        check(&self.issuer, &token, &self.verdict(keys.as_bytes(), &token.text)?, false)
     }
 
     /// Tries a valid token with the bytes as keys.
     pub(crate) fn run_keys(&self, bytes: &[u8]) -> Result<bool, Violation> {
         let token = self.issuer.valid_token();
-        check(&self.issuer, &token, &self.verdict(bytes, &token.text), true)
+        check(&self.issuer, &token, &self.verdict(bytes, &token.text)?, true)
     }
 
     /// A valid token and the keys of the issuer.
@@ -116,11 +117,13 @@ impl<'s> TokenTarget<'s> {
         (self.issuer.valid_token().text, self.issuer.keys().to_string())
     }
 
-    fn verdict(&self, keys: &[u8], token: &str) -> Verdict {
+    fn verdict(&self, keys: &[u8], token: &str) -> Result<Verdict, Violation> {
         let file = self.directory.path().join("keys.json");
         match std::fs::write(&file, keys) {
-            Ok(()) => self.runtime.block_on(verify(&file, token)),
-            Err(_) => Verdict::NoCredentials,
+            Ok(()) => within_for_client("tokens and keys", keys.len() + token.len(), || {
+                self.runtime.block_on(verify(&file, token))
+            }),
+            Err(_) => Ok(Verdict::NoCredentials),
         }
     }
 }

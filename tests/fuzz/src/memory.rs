@@ -8,7 +8,7 @@ use sluice_parse::{parse_object, parse_proxy};
 use sluice_proto::envoy::config::core::v3::Node;
 
 use crate::growth::{FORMS, grow, places};
-use crate::memory_bound::bounded;
+use crate::memory_bound::within;
 use crate::mesh::Violation;
 use crate::mutate::mutate;
 use crate::objects::mutate_object;
@@ -54,10 +54,6 @@ pub(crate) fn grow_anywhere(value: &Value, bytes: usize, rng: &mut FuzzRng) -> V
     // Most forms suit only some places.
     let mut tries = (0..20).filter_map(|_| grow(value, rng.choose(&places)?, rng.below(FORMS), bytes));
     tries.next().map_or_else(|| value.clone(), |(_, grown)| grown)
-}
-
-fn within<T>(what: &str, bytes: usize, work: impl FnOnce() -> T) -> Result<T, Violation> {
-    bounded(bytes, work).or_else(|message| turns::violation(&format!("memory of {what}"), message))
 }
 
 fn read_object(seed: &Seed) -> Result<bool, Violation> {

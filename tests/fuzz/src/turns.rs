@@ -3,23 +3,20 @@
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::memory_bound::bounded;
 use crate::mesh::Violation;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 
-/// Largest input of a turn.
-const MAX_INPUT_BYTES: usize = 256 << 10;
-
 /// Runs turns until the deadline. A turn returns whether it reached the code under test, or a violation. A panic is a
-/// violation, and so is more memory than the largest input allows. A finding is printed with its turn, which `--seed` and `--turns` reproduce.
+/// violation. Targets measure the memory that their input takes. A finding is printed with its turn, which `--seed` and
+/// `--turns` reproduce.
 pub fn run(run: &Run, what: &str, mut turn: impl FnMut(&mut FuzzRng) -> Result<bool, Violation>) -> FuzzStatistics {
     let mut statistics = FuzzStatistics::default();
     let mut number = run.first_turn();
     while run.continues(number) {
         run.record_turn(number, what);
         let mut turn = || turn(&mut FuzzRng::new(run.seed, number));
-        let result = catch_unwind(AssertUnwindSafe(|| bounded_turn(&mut turn)));
+        let result = catch_unwind(AssertUnwindSafe(&mut turn));
         statistics.turns += 1;
         match result {
             Ok(Ok(effective)) => statistics.effective += u64::from(effective),
@@ -49,10 +46,6 @@ fn report(run: &Run, statistics: &mut FuzzStatistics, turn: u64, finding: &Viola
     };
     let written = write().map_or_else(|error| error.to_string(), |()| run.out.join(&name).display().to_string());
     run.print(&format!("{} (turn {turn})\n    {}\n    {written}", finding.signature, finding.message));
-}
-
-fn bounded_turn(turn: impl FnOnce() -> Result<bool, Violation>) -> Result<bool, Violation> {
-    bounded(MAX_INPUT_BYTES, turn).unwrap_or_else(|message| violation("memory of a turn", message))
 }
 
 /// A violation as an error.

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use sluice_parse::yaml::{Limits, split_documents};
 
 use crate::bytes::change_text;
+use crate::memory_bound::within;
 use crate::mesh::Violation;
 use crate::minimise::shrink;
 use crate::rng::FuzzRng;
@@ -124,8 +125,9 @@ pub(crate) fn text(documents: &[String], pieces: &[Vec<u8>], rng: &mut FuzzRng) 
 pub(crate) fn compare(text: &str, limits: &Limits) -> Result<bool, Violation> {
     let mut is_read = false;
     for chunk in split_documents(text) {
-        let Some([fast, complete]) = chunk.parse_with_both_readers(limits) else {
-            drop(chunk.parse(limits));
+        let both = within("YAML", chunk.text.len(), || chunk.parse_with_both_readers(limits))?;
+        let Some([fast, complete]) = both else {
+            within("YAML", chunk.text.len(), || drop(chunk.parse(limits)))?;
             continue;
         };
         is_read = true;

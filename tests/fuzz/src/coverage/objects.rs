@@ -11,6 +11,7 @@ use sluice_parse::{parse_object, validate_text};
 use sluice_proto::pool;
 
 use super::{CoverageTarget, count_lines, of};
+use crate::memory_bound::within;
 use crate::mesh::Violation;
 use crate::objects::mutate_object;
 use crate::rng::FuzzRng;
@@ -70,7 +71,8 @@ fn check_text(text: &str) -> Result<bool, Violation> {
 
 /// Parses an object. Returns whether it has a value.
 fn check_object(cluster: &Text, object: &Value) -> Result<bool, Violation> {
-    let Ok(parsed) = parse_object(cluster, "cluster.local", object) else { return Ok(false) };
+    let parse = || parse_object(cluster, "cluster.local", object);
+    let Ok(parsed) = within("objects", object.to_string().len(), parse)? else { return Ok(false) };
     for reject in &parsed.rejects {
         if reject.kind != parsed.kind || reject.object != parsed.key {
             return violation("a finding names another object", format!("{reject}\n{object}"));

@@ -18,12 +18,14 @@ use sluice_proto::envoy::config::core::v3::{Extension, Node};
 use sluice_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
-use sluice_proto::google::protobuf::Any;
+use sluice_proto::google::protobuf::value::Kind;
+use sluice_proto::google::protobuf::{Any, ListValue, Struct, Value};
 use sluice_proto::google::rpc::Status;
 use sluice_xds::{AdsStream, DiscoveryServer, GrpcMessages, Metrics, NodeError, ProxyInput};
 use sluice_xds_protocol::{DecodeError, EpochChanges, Interest, Request, Store, XdsProtocol};
 
 use super::{CoverageTarget, of};
+use crate::memory_bound::within_for_client;
 use crate::mesh::Violation;
 use crate::rng::FuzzRng;
 use crate::seeds::Seeds;
@@ -33,6 +35,8 @@ use crate::turns::violation;
 const CHOICES: u8 = 128;
 /// Largest message that is read. A larger one would wait for its turn, which needs a runtime.
 const MAX_MESSAGE_BYTES: usize = 60 << 10;
+/// Number of small values in the metadata of a node: about 10 KiB.
+const SMALL_VALUES: usize = 3000;
 /// Largest number of responses to one request: one for each type and its endpoints, and removals.
 const MAX_RESPONSES: usize = 64;
 /// A smaller message has no node with too many values or extensions, which take at least two bytes each.
@@ -62,12 +66,13 @@ pub(super) fn target(seeds: &'static Seeds) -> Result<CoverageTarget> {
         let protocol = if first.is_multiple_of(2) { XdsProtocol::Sotw } else { XdsProtocol::Delta };
         let mut stream = Stream::open(protocol)?;
         match first < CHOICES {
-            true => stream.read_body(rest, usize::from(first / 2)),
+            true => within_for_client("requests", rest.len(), || stream.read_body(rest, usize::from(first / 2)))?,
             false => stream.play(&mut FuzzRng::of_bytes(rest)),
         }
     };
+    let with_small_values = nodes.first().map(|node| Node { metadata: Some(small_values()), ..node.clone() });
     let mut bodies = [Vec::new(), Vec::new()];
-    for node in nodes {
+    for node in nodes.into_iter().chain(with_small_values) {
         let sotw = |kind: ResourceType| DiscoveryRequest {
             node: Some(node.clone()),
             type_url: kind.type_url().to_owned(),
@@ -99,6 +104,14 @@ fn read_of_node(node: Node) -> Node {
     let Node { id, cluster, metadata, locality, extensions, .. } = node;
     let read = |Extension { name, disabled, .. }| Extension { name, disabled, ..Extension::default() };
     Node { id, cluster, metadata, locality, extensions: extensions.into_iter().map(read).collect(), ..Node::default() }
+}
+
+/// Metadata with many small values: each takes 2 bytes of a message, and many times as much in memory.
+fn small_values() -> Struct {
+    let list = ListValue { values: vec![Value::default(); SMALL_VALUES] };
+    let fields = (0..SMALL_VALUES / 8).map(|number| (number.to_string(), Value::default()));
+    let list = Value { kind: Some(Kind::ListValue(list)) };
+    Struct { fields: fields.chain([("VALUES".to_owned(), list)]).collect() }
 }
 
 /// A message of a gRPC body.
