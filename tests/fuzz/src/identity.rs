@@ -106,10 +106,15 @@ impl<'s> CallerTarget<'s> {
         let headers = http::HeaderMap::from_iter([(http::HeaderName::from_static(FORWARDED_HEADER), value)]);
         let peer = Some(SocketAddr::from(([10, 1, 2, 3], 1)));
         let call = Call { headers: &headers, peer, certificates: &[] };
-        match within_for_client("callers", bytes.len(), || self.runtime.block_on(self.authenticators.caller(&call)))? {
-            Ok(caller) => check_header(&caller, &String::from_utf8_lossy(bytes)).map(|()| true),
-            Err(_) => Ok(false),
+        match self.authenticated(&call, bytes.len())? {
+            Some(caller) => check_header(&caller, &String::from_utf8_lossy(bytes)).map(|()| true),
+            None => Ok(false),
         }
+    }
+
+    /// The caller, if it is authenticated by credentials of that size.
+    fn authenticated(&self, call: &Call<'_>, bytes: usize) -> Result<Option<Caller>, Violation> {
+        within_for_client("callers", bytes, || self.runtime.block_on(self.authenticators.caller(call)).ok())
     }
 
     /// A call with random credentials, and a stream with a random node. Returns whether the caller was authenticated.
@@ -157,8 +162,7 @@ impl<'s> CallerTarget<'s> {
         }
         let call = Call { headers: &headers, peer, certificates: &[] };
         let bytes = headers.values().map(http::HeaderValue::len).sum();
-        let authenticate = || self.runtime.block_on(self.authenticators.caller(&call));
-        let Ok(caller) = within_for_client("callers", bytes, authenticate)? else {
+        let Some(caller) = self.authenticated(&call, bytes)? else {
             let good = token.as_ref().and_then(|token| token.identity.as_ref());
             if good.is_some() && by_token == Some(true) && !headers.contains_key("clusterid") {
                 return violation("a caller with valid credentials is rejected", description);
