@@ -24,13 +24,15 @@ const MAX_VALUES: usize = 8192;
 const MAX_NAME_BYTES: usize = 512;
 /// Maximum length of a list in a node.
 const MAX_LIST_BYTES: usize = 16 << 10;
-/// Maximum size of the labels of a node.
+/// Maximum size of the labels of a node, with [`ENTRY_BYTES`] for each.
 const MAX_LABEL_BYTES: usize = 32 << 10;
+/// Memory of an entry of a map besides its texts: what is built from short texts is much larger than these.
+const ENTRY_BYTES: usize = 64;
 /// Maximum size of the fields of `PROXY_CONFIG` that resources depend on.
 const MAX_CONFIG_BYTES: usize = 16 << 10;
 /// A longer value of other metadata is not kept.
 const MAX_KEPT_VALUE_BYTES: usize = 1024;
-/// Maximum size of other metadata. Further values are not kept.
+/// Maximum size of other metadata, with [`ENTRY_BYTES`] for each value. Further values are not kept.
 const MAX_KEPT_METADATA_BYTES: usize = 16 << 10;
 /// The annotations that builders read.
 const READ_ANNOTATIONS: [&str; 2] =
@@ -56,6 +58,9 @@ pub enum NodeParseError {
         /// Its maximum length.
         limit: usize,
     },
+    /// The node has more labels than a proxy needs, or longer ones.
+    #[error("{0} of the node take more than {MAX_LABEL_BYTES} bytes, with {ENTRY_BYTES} for each label")]
+    TooManyLabels(&'static str),
     /// The metadata has more values than a proxy needs.
     #[error("the metadata of the node has more than {MAX_VALUES} values")]
     TooManyValues,
@@ -78,6 +83,7 @@ fn quoted(text: &str) -> String {
 /// The node ID does not have the form `TYPE~IP~NAME~DOMAIN`, there is no valid IP address, a part is too long, or the metadata
 /// has too many values.
 pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy, NodeParseError> {
+    limited("the id", node.id.len(), MAX_NAME_BYTES * 4)?;
     let parts: Vec<&str> = node.id.split('~').collect();
     let &[kind, ip, name, domain] = parts.as_slice() else {
         return Err(NodeParseError::MissingParts(node.id.clone()));
@@ -186,7 +192,6 @@ fn check_lengths(node: &Node, metadata: &Metadata) -> Result<(), NodeParseError>
         "HTTP10",
         "HTTP_PROXY_PORT",
     ];
-    limited("the id", node.id.len(), MAX_NAME_BYTES * 4)?;
     limited("the cluster", node.cluster.len(), MAX_NAME_BYTES)?;
     for name in NAMES {
         limited(name, metadata.text(name).len(), MAX_NAME_BYTES)?;
@@ -202,8 +207,10 @@ fn check_lengths(node: &Node, metadata: &Metadata) -> Result<(), NodeParseError>
     // Labels decide which policies apply, so none is dropped.
     for field in ["LABELS", "STATIC_LABELS"] {
         let labels = metadata.0.get(field).and_then(Value::as_object).into_iter().flatten();
-        let size = labels.map(|(name, value)| name.len() + value.as_str().map_or(0, str::len)).sum();
-        limited(field, size, MAX_LABEL_BYTES)?;
+        let size = |(name, value): (&String, &Value)| name.len() + value.as_str().map_or(0, str::len) + ENTRY_BYTES;
+        if labels.map(size).sum::<usize>() > MAX_LABEL_BYTES {
+            return Err(NodeParseError::TooManyLabels(field));
+        }
     }
     Ok(())
 }
@@ -247,7 +254,7 @@ impl Metadata {
         let texts = scalars.map(|(name, value)| (Text::from(name.as_str()), Text::from(value.to_string())));
         let short = texts.filter(|(name, value)| name.len() + value.len() <= MAX_KEPT_VALUE_BYTES);
         let fits = short.take_while(|(name, value)| {
-            let size = name.len() + value.len();
+            let size = name.len() + value.len() + ENTRY_BYTES;
             left.checked_sub(size).inspect(|rest| left = *rest).is_some()
         });
         fits.collect()
@@ -351,11 +358,11 @@ fn json_number(number: f64) -> Value {
 mod tests {
     use std::collections::BTreeMap;
 
-    use serde_json::json;
+    use serde_json::{Map, json};
     use sluice_model::{EnvoyExtensions, InterceptionMode, IpFamilies, Proxy, ProxyType};
     use sluice_proto::envoy::config::core::v3::Node;
 
-    use super::{MAX_NAME_BYTES, NodeParseError, parse_proxy};
+    use super::{ENTRY_BYTES, MAX_KEPT_METADATA_BYTES, MAX_LABEL_BYTES, MAX_NAME_BYTES, NodeParseError, parse_proxy};
 
     fn node(json: &serde_json::Value) -> Node {
         sluice_proto::json::decode::<Node>(json).expect("a node").message
@@ -403,6 +410,7 @@ mod tests {
         assert!(refused("sidecar~1.1.1.1~a.b").contains("missing parts"));
         assert!(refused("toaster~1.1.1.1~a.b~c").contains("invalid node type"));
         assert!(refused("sidecar~x~a.b~c").contains("no valid IP"));
+        assert_eq!(refused(&"~".repeat(3000)), "the id of the node is longer than 2048 bytes");
     }
 
     #[test]
@@ -436,10 +444,23 @@ mod tests {
             assert!(with_metadata(json!({name: long(MAX_NAME_BYTES)})).is_ok());
             assert_eq!(refused(json!({name: long(513)})), format!("{name} of the node is longer than 512 bytes"));
         }
-        assert!(refused(json!({"LABELS": {"a": long(40_000)}})).contains("LABELS"));
-        assert!(refused(json!({"STATIC_LABELS": {"a": long(40_000)}})).contains("STATIC_LABELS"));
         let tag = json!({"literal": {"value": long(20_000)}});
         assert!(refused(json!({"PROXY_CONFIG": {"tracing": {"customTags": {"a": tag}}}})).contains("PROXY_CONFIG"));
+    }
+
+    #[test]
+    fn nodes_whose_labels_take_too_much_memory_are_refused() {
+        let labels = |number: usize| (0..number).map(|n| (format!("{n:03}"), json!("v"))).collect::<Map<_, _>>();
+        for field in ["LABELS", "STATIC_LABELS"] {
+            let refused = Err(NodeParseError::TooManyLabels(field));
+            assert_eq!(with_metadata(json!({field: {"a": "x".repeat(40_000)}})), refused);
+            // A label of 4 bytes counts as 68.
+            let most = MAX_LABEL_BYTES / 68;
+            assert_eq!(with_metadata(json!({field: labels(most + 1)})), refused);
+            assert!(with_metadata(json!({field: labels(most)})).is_ok());
+        }
+        let text = NodeParseError::TooManyLabels("LABELS").to_string();
+        assert_eq!(text, "LABELS of the node take more than 32768 bytes, with 64 for each label");
     }
 
     #[test]
@@ -459,8 +480,10 @@ mod tests {
             "NESTED": {"a": ["x"]},
         });
         assert_eq!(with_metadata(made_up).expect("a proxy"), plain);
-        let many: serde_json::Map<_, _> = (0..5000).map(|n| (format!("K{n}"), json!("x".repeat(100)))).collect();
+        let many: Map<_, _> = (0..5000).map(|n| (format!("K{n}"), json!("x".repeat(100)))).collect();
         let kept = with_metadata(many.into()).expect("a proxy").metadata;
         assert!(!kept.is_empty() && kept.iter().map(|(name, json)| name.len() + json.len()).sum::<usize>() <= 16 << 10);
+        let short: Map<_, _> = (0..5000).map(|n| (format!("{n}"), json!(1))).collect();
+        assert!(with_metadata(short.into()).expect("a proxy").metadata.len() <= MAX_KEPT_METADATA_BYTES / ENTRY_BYTES);
     }
 }
