@@ -175,7 +175,7 @@ pub struct Subset {
     /// Labels of its endpoints.
     pub labels: Labels,
     /// Overrides of the rule's policy.
-    pub traffic_policy: Option<TrafficPolicy>,
+    pub traffic_policy: Option<Box<TrafficPolicy>>,
 }
 
 /// A DestinationRule.
@@ -213,7 +213,7 @@ impl DestinationRule {
     #[must_use]
     pub fn policy(&self, subset: &str, port: u16) -> Option<TrafficPolicy> {
         let subset = if subset.is_empty() { None } else { self.subset(subset) };
-        TrafficPolicy::merged(self.traffic_policy.as_ref(), subset.and_then(|s| s.traffic_policy.as_ref()), port)
+        TrafficPolicy::merged(self.traffic_policy.as_ref(), subset.and_then(|s| s.traffic_policy.as_deref()), port)
     }
 
     /// The TLS mode of clients for a port of a subset, if the rule declares one.
@@ -227,21 +227,26 @@ impl DestinationRule {
         subset.traffic_policy.as_ref().and_then(|policy| policy.tls_mode(port)).or_else(of_rule)
     }
 
+    /// The policy of the rule and those of its subsets.
+    pub fn policies(&self) -> impl Iterator<Item = &TrafficPolicy> {
+        let of_subsets = self.subsets.iter().filter_map(|subset| subset.traffic_policy.as_deref());
+        self.traffic_policy.iter().chain(of_subsets)
+    }
+
     /// Whether clients of the service or of a subset send to the address that they connected to.
     #[must_use]
     pub fn uses_passthrough(&self) -> bool {
-        let subsets = self.subsets.iter().map(|subset| &subset.traffic_policy);
-        std::iter::once(&self.traffic_policy).chain(subsets).flatten().any(TrafficPolicy::is_passthrough)
+        self.policies().any(TrafficPolicy::is_passthrough)
     }
 
     /// Whether the rule declares a credential. Those of the Gateway API are left out: all authenticated proxies receive them.
     #[must_use]
     pub fn names_credentials(&self) -> bool {
-        let subsets = self.subsets.iter().map(|subset| &subset.traffic_policy);
-        let mut policies = std::iter::once(&self.traffic_policy).chain(subsets).flatten();
         let names = |tls: &Option<ClientTls>| tls.as_ref().is_some_and(|tls| tls.credential.name().is_some());
         !self.of_backend_policy
-            && policies.any(|policy| names(&policy.tls) || policy.port_level.iter().any(|level| names(&level.tls)))
+            && self
+                .policies()
+                .any(|policy| names(&policy.tls) || policy.port_level.iter().any(|level| names(&level.tls)))
     }
 
     /// Merges a younger rule for the same host: adds its subsets, and its policy if this rule has none.
@@ -295,7 +300,7 @@ mod tests {
                 Subset { name: "plain".into(), ..Subset::default() },
                 Subset {
                     name: "own".into(),
-                    traffic_policy: Some(TrafficPolicy {
+                    traffic_policy: Some(Box::new(TrafficPolicy {
                         load_balancer: lb(SimpleLb::RoundRobin),
                         port_level: vec![PortTrafficPolicy {
                             port: 90,
@@ -303,7 +308,7 @@ mod tests {
                             ..PortTrafficPolicy::default()
                         }],
                         ..TrafficPolicy::default()
-                    }),
+                    })),
                     ..Subset::default()
                 },
             ],

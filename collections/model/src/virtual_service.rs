@@ -123,7 +123,7 @@ pub struct HttpRoute {
     /// More destinations of mirrored requests.
     pub mirrors: Vec<HttpMirror>,
     /// CORS policy.
-    pub cors: Option<CorsPolicy>,
+    pub cors: Option<Box<CorsPolicy>>,
     /// Header changes.
     pub headers: Option<Headers>,
     /// The service that picks an endpoint of the destination for each request: that of an InferencePool.

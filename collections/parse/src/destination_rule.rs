@@ -43,7 +43,7 @@ fn subset(fields: &Fields<'_>, namespace: &Text) -> Subset {
     let subset = Subset {
         name: fields.text("name"),
         labels: fields.labels("labels"),
-        traffic_policy: fields.read("trafficPolicy", |policy| traffic_policy(policy, namespace)),
+        traffic_policy: fields.read("trafficPolicy", |policy| traffic_policy(policy, namespace).into()),
     };
     check_labels(fields, "labels", &subset.labels);
     subset

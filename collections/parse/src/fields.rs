@@ -88,6 +88,10 @@ impl<'a> Fields<'a> {
 
     /// The value of a field that is present and not null.
     pub fn value(&self, name: &str) -> Option<&'a Value> {
+        if self.object.is_empty() {
+            // No name is suggested for a field of it.
+            return None;
+        }
         let found = self.object.get_key_value(name).or_else(|| self.object.get_key_value(&snake_case(name)?));
         let Some((key, value)) = found else {
             self.note_absent(name);
@@ -228,20 +232,31 @@ impl<'a> Fields<'a> {
         self.typed(name, "a list", Value::as_array).map(Vec::as_slice).unwrap_or_default()
     }
 
-    fn element_objects(&self, name: &'a str) -> impl Iterator<Item = Fields<'a>> {
+    /// The result of `read` for each object of a list. A list that takes too much memory is an error and is left out: what
+    /// is built from `{}` is much larger than its two bytes.
+    fn read_elements<T>(&self, name: &'a str, read: impl Fn(Fields<'a>) -> T) -> Vec<T> {
+        let elements = self.elements(name);
+        let number = elements.iter().filter(|element| element.is_object()).count();
+        if !self.findings.reserve_list(number.saturating_mul(size_of::<T>())) {
+            self.reject(name, format!("the list has {number} elements; {}", Findings::MAX_LISTS));
+            return Vec::new();
+        }
         let path = self.path_of(name);
-        let elements = self.elements(name).iter().enumerate();
-        elements.filter_map(move |(n, value)| Fields::new(value, path.element(n), self.findings))
+        // A vector that grows has up to three times the memory of its elements for a moment.
+        let mut objects = Vec::with_capacity(number);
+        let fields = |(n, value)| Fields::new(value, path.element(n), self.findings);
+        objects.extend(elements.iter().enumerate().filter_map(fields).map(read));
+        objects
     }
 
     /// A list of objects, empty if absent. An element that is not an object is an error and is left out.
     pub fn objects(&self, name: &'a str) -> Vec<Fields<'a>> {
-        self.element_objects(name).collect()
+        self.read_elements(name, |element| element)
     }
 
     /// The result of `read` for each object of a list.
     pub fn list<T>(&self, name: &'a str, read: impl Fn(&Fields<'a>) -> T) -> Vec<T> {
-        self.element_objects(name).map(|element| read(&element)).collect()
+        self.read_elements(name, |element| read(&element))
     }
 
     /// A list of strings, empty if absent. An element that is not a string is an error and is left out.

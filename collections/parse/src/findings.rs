@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::rc::Rc;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -12,6 +13,9 @@ use crate::pattern::PatternChecker;
 
 /// Maximum number of findings of an object. One more says how many are left out.
 pub(crate) const MAX_FINDINGS: usize = 100;
+
+/// Maximum memory of the lists of objects in an object, without what their elements own.
+const MAX_LIST_BYTES: usize = 64 << 20;
 
 /// Prefix of every message about an unknown field.
 pub(crate) const UNKNOWN_FIELD: &str = "unknown field";
@@ -75,6 +79,8 @@ pub struct Findings {
     omitted: Cell<Counts>,
     /// Number of unknown fields.
     unknown: Cell<usize>,
+    /// Memory of the lists of the object.
+    list_bytes: Rc<Cell<usize>>,
     patterns: PatternChecker,
 }
 
@@ -92,15 +98,28 @@ impl Findings {
     }
 
     fn with_most(most: usize) -> Self {
-        let (kept, noted, omitted, unknown, patterns) = Default::default();
-        Self { most, kept, noted, omitted, unknown, patterns }
+        let (kept, noted, omitted, unknown, list_bytes, patterns) = Default::default();
+        Self { most, kept, noted, omitted, unknown, list_bytes, patterns }
     }
 
     /// Findings of a part of the object, which [`Self::add_all`] adds to these.
     #[must_use]
     pub(crate) fn of_part(&self) -> Self {
         let most = if self.keeps(Severity::Error) { self.most } else { 0 };
-        Self { patterns: self.patterns.clone(), ..Self::with_most(most) }
+        Self { patterns: self.patterns.clone(), list_bytes: self.list_bytes.clone(), ..Self::with_most(most) }
+    }
+
+    /// What a list must not exceed, for messages.
+    pub(crate) const MAX_LISTS: &str = "the lists of an object take at most 64 MiB of memory";
+
+    /// Reserves memory for a list of the object. False if its lists take too much: then the list is not read.
+    pub(crate) fn reserve_list(&self, bytes: usize) -> bool {
+        let sum = self.list_bytes.get().saturating_add(bytes);
+        let fits = sum <= MAX_LIST_BYTES;
+        if fits {
+            self.list_bytes.set(sum);
+        }
+        fits
     }
 
     /// Checks the regular expressions of the object.

@@ -110,7 +110,7 @@ fn http_route(fields: &Fields<'_>, names: NameResolver<'_>) -> HttpRoute {
             destination: required_destination(mirror, names),
             percentage: mirror.read("percentage", |p| p.opt_decimal("value").unwrap_or_default()),
         }),
-        cors: fields.read("corsPolicy", cors),
+        cors: fields.read("corsPolicy", cors).map(Box::new),
         headers: fields.read("headers", headers),
         endpoint_picker: None,
     }

@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use allocation_counter::{AllocationInfo, measure};
-use growth::{FORMS, grow, length, places};
+use growth::{FORMS, SMALLEST_ELEMENTS, grow, length, places};
 use serde_json::{Value, json};
-use sluice_model::MeshConfig;
+use sluice_model::{MeshConfig, Severity};
 use sluice_parse::yaml::{Limits, parse_documents};
 use sluice_parse::{Findings, KINDS, merge_mesh_config, parse_mesh_networks, parse_object, parse_proxy, validate_text};
 use sluice_proto::envoy::config::core::v3::Node;
@@ -31,8 +31,8 @@ struct MemoryLimits {
 
 /// Limits for the findings of small inputs.
 const FINDINGS_BYTES: u64 = 512 << 10;
-/// A list of empty objects takes most: a subset of a DestinationRule has 1.6 KB.
-const OBJECT_LIMITS: MemoryLimits = MemoryLimits { peak_per_byte: 256, total_per_byte: 400, constant: FINDINGS_BYTES };
+/// A list of empty objects takes most: a route of a VirtualService has 0.7 KB.
+const OBJECT_LIMITS: MemoryLimits = MemoryLimits { peak_per_byte: 256, total_per_byte: 500, constant: FINDINGS_BYTES };
 /// A compiled expression has at most 10 MiB, and takes up to 2.5 times as much while it is compiled.
 const EXPRESSION_BYTES: u64 = 26 << 20;
 const EXPRESSION_LIMITS: MemoryLimits = MemoryLimits { constant: EXPRESSION_BYTES, ..OBJECT_LIMITS };
@@ -45,7 +45,8 @@ const TEXT_LIMITS: MemoryLimits = MemoryLimits { peak_per_byte: 192, total_per_b
 
 /// Size of the grown objects. What grows with the square of the input exceeds the limits far below this size.
 const GROWN_BYTES: usize = 24 << 10;
-/// A place grows into every eighth form only, so that the test takes seconds; `sluice-fuzz memory` tries all.
+/// A place grows into every eighth form only, and elements of lists into empty ones, so that the test takes seconds;
+/// `sluice-fuzz memory` tries all.
 const FORM_STRIDE: usize = 8;
 
 /// Collects the inputs that take too much memory.
@@ -119,6 +120,7 @@ fn grown<'v>(
     let places: Vec<String> = places(value).into_iter().filter(|place| known.insert(format!("{of} {place}"))).collect();
     let forms = move |(number, place): (usize, String)| {
         let forms = (number % FORM_STRIDE..FORMS).step_by(FORM_STRIDE);
+        let forms = forms.chain(place.ends_with("/0").then_some(SMALLEST_ELEMENTS));
         forms.filter_map(move |form| grow(value, &place, form, GROWN_BYTES))
     };
     places.into_iter().enumerate().flat_map(forms)
@@ -147,6 +149,32 @@ fn objects_of_all_kinds_take_memory_in_proportion_to_their_size() {
         }
     }
     excesses.assert_none(2000);
+}
+
+#[test]
+fn lists_of_an_object_take_bounded_memory() {
+    let cases = [
+        ("networking.istio.io/v1", "DestinationRule", "subsets"),
+        ("networking.istio.io/v1", "Gateway", "servers"),
+        ("networking.istio.io/v1", "Sidecar", "ingress"),
+        ("networking.istio.io/v1", "VirtualService", "http"),
+        ("gateway.networking.k8s.io/v1", "HTTPRoute", "rules"),
+        ("gateway.networking.k8s.io/v1", "GRPCRoute", "rules"),
+    ];
+    for (api_version, kind, list) in cases {
+        let object = json!({
+            "apiVersion": api_version, "kind": kind, "metadata": {"name": "a", "namespace": "n"},
+            "spec": {"host": "a", "hosts": ["a"], list: vec![json!({}); (8 << 20) / 3]},
+        });
+        let parsed = || parse_object(&"cluster".into(), "cluster.local", &object).expect("a known kind");
+        let found = parsed();
+        let path = format!("spec.{list}");
+        let reject = found.rejects.iter().find(|reject| *reject.field_path == *path);
+        assert!(reject.is_some_and(|reject| reject.severity == Severity::Error), "{kind}: {:?}", found.rejects);
+        assert!(found.object.is_none(), "{kind}");
+        let peak = measure(|| drop(parsed())).bytes_max;
+        assert!(peak < 65 << 20, "{kind}: {peak} bytes");
+    }
 }
 
 #[test]

@@ -225,7 +225,7 @@ fn filters_are_traffic_policies() {
         max_age: Some(Duration::from_secs(7)),
         ..CorsPolicy::default()
     };
-    let with_cors = sluice_model::HttpRoute { cors: Some(cors), ..sluice_model::HttpRoute::default() };
+    let with_cors = sluice_model::HttpRoute { cors: Some(cors.into()), ..sluice_model::HttpRoute::default() };
     let declared = DeclaredRule { allow_origins: vec!["https://*.example".into()], ..DeclaredRule::default() };
     let expected = json!({
         "allowCredentials": true, "allowMethods": ["GET"], "allowOrigins": ["https://*.example"], "maxAge": "7s",

@@ -143,8 +143,8 @@ mod tests {
 
     #[test]
     fn only_the_mutual_tls_of_the_mesh_has_a_transport_socket() {
-        let subset =
-            Subset { name: "plain".into(), traffic_policy: Some(tls(ClientTlsMode::Disable)), ..Subset::default() };
+        let disabled = Some(tls(ClientTlsMode::Disable).into());
+        let subset = Subset { name: "plain".into(), traffic_policy: disabled, ..Subset::default() };
         let built = clusters(tls(ClientTlsMode::IstioMutual), vec![subset], &["spiffe://td/ns/shop/sa/kettle".into()]);
         let names: Vec<&str> = built.iter().map(|cluster| cluster.name.as_str()).collect();
         assert_eq!(names, ["outbound|7070||kettle.shop", "outbound|7070|plain|kettle.shop"]);

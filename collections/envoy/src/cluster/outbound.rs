@@ -151,7 +151,7 @@ fn follow_picker(cluster: &mut Cluster) {
 fn build_subset(inputs: &OutboundInputs<'_>, kind: DiscoveryType, subset: &str) -> Option<Cluster> {
     let (service, port) = (inputs.service, inputs.port);
     let rule = inputs.rule?;
-    let declared = rule.subset(subset)?.traffic_policy.as_ref();
+    let declared = rule.subset(subset)?.traffic_policy.as_deref();
     let kind = if declared.is_some_and(TrafficPolicy::is_passthrough) { DiscoveryType::OriginalDst } else { kind };
     let name = outbound_cluster(u32::from(port.port), subset, service.host.as_str());
     let mut draft = start(inputs, &name, subset, kind)?;

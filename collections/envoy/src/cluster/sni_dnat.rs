@@ -32,7 +32,7 @@ pub fn build_sni_dnat(inputs: &OutboundInputs<'_>) -> Vec<Cluster> {
     }
     let mut clusters = vec![draft.finish()];
     for (rule, subset) in inputs.rule.iter().flat_map(|rule| rule.subsets.iter().map(move |subset| (rule, subset))) {
-        let declared = subset.traffic_policy.as_ref();
+        let declared = subset.traffic_policy.as_deref();
         let kind = if declared.is_some_and(TrafficPolicy::is_passthrough) { DiscoveryType::OriginalDst } else { kind };
         let name = sni_cluster(u32::from(port.port), &subset.name, host);
         let Some(mut draft) = start(inputs, &name, &subset.name, kind) else { continue };

@@ -209,9 +209,7 @@ pub fn tier_of_service(service: &Service) -> Tier {
 
 /// The tiers that the policies of a rule can result in.
 pub fn tiers_of_rule(rule: &DestinationRule) -> impl Iterator<Item = Tier> {
-    let subsets = rule.subsets.iter().filter_map(|subset| subset.traffic_policy.as_ref());
-    let policies = rule.traffic_policy.iter().chain(subsets);
-    let balancers = policies.flat_map(|policy| {
+    let balancers = rule.policies().flat_map(|policy| {
         let ports = policy.port_level.iter().filter_map(|port| port.load_balancer.as_ref());
         policy.load_balancer.iter().chain(ports)
     });

@@ -218,7 +218,7 @@ fn service_tiers_are_within_the_possible_tiers() {
         let TrafficPolicy { load_balancer, outlier_detection, .. } = policy;
         let port = PortTrafficPolicy { port: 80, load_balancer, outlier_detection, ..PortTrafficPolicy::default() };
         let policy = TrafficPolicy { port_level: vec![port], ..TrafficPolicy::default() };
-        let subset = Subset { name: "v1".into(), traffic_policy: Some(policy), ..Subset::default() };
+        let subset = Subset { name: "v1".into(), traffic_policy: Some(policy.into()), ..Subset::default() };
         DestinationRule { subsets: vec![subset], ..rule(None, true) }
     };
     rules.extend(orders.iter().map(|order| Some(of_port(order))));

@@ -184,7 +184,7 @@ fn hashes_by_source(rule: Option<&DestinationRule>, subset: &str) -> bool {
         Some(hash.is_some_and(|hash| hash.key == Some(HashKey::SourceIp(true))))
     };
     let of_rule = by_source(rule.traffic_policy.as_ref()).unwrap_or(false);
-    let of_subset = rule.subset(subset).and_then(|subset| by_source(subset.traffic_policy.as_ref()));
+    let of_subset = rule.subset(subset).and_then(|subset| by_source(subset.traffic_policy.as_deref()));
     of_subset.unwrap_or(of_rule)
 }
 
@@ -197,7 +197,7 @@ fn tunnel(rule: &DestinationRule, subset: &str) -> Option<TunnelingConfig> {
     let policy = if subset.is_empty() {
         rule.traffic_policy.as_ref()
     } else {
-        rule.subset(subset).and_then(|subset| subset.traffic_policy.as_ref())
+        rule.subset(subset).and_then(|subset| subset.traffic_policy.as_deref())
     };
     let tunnel = policy?.tunnel.as_ref()?;
     let host = &tunnel.target_host;

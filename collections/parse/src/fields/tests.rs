@@ -24,3 +24,18 @@ fn invalid_fields_are_recorded_with_their_path() {
     ];
     assert_eq!(found, expect.map(|(path, severity)| (path.to_owned(), severity)));
 }
+
+#[test]
+fn lists_that_take_too_much_memory_together_are_errors() {
+    const KIB: usize = 1 << 10;
+    let value = json!({"a": vec![json!({}); 40 * KIB], "b": vec![json!({}); 40 * KIB], "c": [{}]});
+    let findings = Findings::default();
+    let fields = Fields::new(&value, "spec", &findings).unwrap();
+    let read = |name| fields.list(name, |_| [0u8; KIB]).len();
+    assert_eq!([read("a"), read("b"), read("c")], [40 * KIB, 0, 1]);
+    drop(fields);
+    let found = findings.into_vec();
+    let [finding] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!((finding.field_path.as_str(), finding.severity), ("spec.b", Severity::Error));
+    assert_eq!(*finding.reason, *"the list has 40960 elements; the lists of an object take at most 64 MiB of memory");
+}

@@ -1,5 +1,6 @@
 //! HTTPRoutes (G02).
 
+use serde_json::Value;
 use sluice_model::gateway_api::{DeclaredRule, HttpBackend, HttpRoute, HttpRule, ParentRef};
 use sluice_model::{HttpMatch, HttpRetry, NamedMatches, Object, ObjectMeta, StringMatch, Text};
 
@@ -13,6 +14,9 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     parse_route(item, findings, rule, vec![default]).map(|route| Object::HTTPRoute(Box::new(route)))
 }
 
+/// Maximum number of rules of a route. The definition permits 16, but an object of a file does not pass through an API server.
+const MAX_RULES: usize = 512;
+
 /// Reads a route for HTTP requests. `rule` reads one of its rules; without `rules`, it has those of `default`.
 pub(super) fn parse_route(
     item: &Item<'_>,
@@ -24,6 +28,11 @@ pub(super) fn parse_route(
     let meta = item.meta(findings);
     let parents: Vec<ParentRef> = parents(&fields, &meta.namespace);
     let hostnames = hostnames(&fields);
+    let number = fields.value("rules").and_then(Value::as_array).map_or(0, Vec::len);
+    if number > MAX_RULES {
+        fields.reject("rules", format!("expected at most {MAX_RULES} rules, found {number}"));
+        return None;
+    }
     let mut rules = if fields.has("rules") { fields.list("rules", rule) } else { default };
     for (n, rule) in rules.iter_mut().enumerate() {
         if rule.action.name.is_empty() {
@@ -75,7 +84,7 @@ fn rule(fields: &Fields<'_>) -> HttpRule {
             rewrite,
             timeout,
             retries,
-            cors,
+            cors: cors.map(Box::new),
             headers,
             ..sluice_model::HttpRoute::default()
         },

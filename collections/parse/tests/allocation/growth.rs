@@ -7,8 +7,10 @@ const DEPTH: usize = 80;
 
 /// A place in a value and what is put there.
 type Growth = fn(&Value, usize) -> Option<Value>;
+/// The end of the pointer to a list in the pointer to a place.
+type ListPosition = fn(&str) -> Option<usize>;
 
-const GROWTHS: [(&str, Growth); 20] = [
+const GROWTHS: [(&str, Growth); 21] = [
     ("long string", |_, bytes| Some("x".repeat(bytes).into())),
     ("long string of characters that are escaped", |_, bytes| Some("\u{1}\"\u{e9}".repeat(bytes / 4).into())),
     ("nested lists", |_, _| Some((0..DEPTH).fold(json!(1), |inner, _| json!([inner])))),
@@ -50,23 +52,71 @@ const GROWTHS: [(&str, Growth); 20] = [
         let first = old.as_object()?.values().next()?.clone();
         Some(keyed(bytes, |n| renamed(&first, n)))
     }),
+    ("many empty entries", |old, bytes| {
+        let first = old.as_object()?.values().next()?;
+        Some(keyed(bytes, |_| empty(first)))
+    }),
     ("all fields of the wrong type", |old, bytes| {
         let wrong = "y".repeat(bytes / old.as_object()?.len().max(1));
         Some(old.as_object()?.keys().map(|name| (name.clone(), json!([wrong]))).collect::<Map<_, _>>().into())
     }),
 ];
 
+/// Lists around a place. They grow with elements that have nothing but the place, which is empty: what is built from these is
+/// largest for their bytes.
+const LISTS: [(&str, ListPosition); 2] = [
+    ("smallest elements of the inner list", |place| indices(place).last()),
+    ("smallest elements of the outer list", |place| indices(place).next()),
+];
+
+/// The form of a list whose elements have nothing but the place. If the place is an element, they are empty.
+pub(crate) const SMALLEST_ELEMENTS: usize = GROWTHS.len();
 /// Number of the forms that a place can grow into.
-pub(crate) const FORMS: usize = GROWTHS.len();
+pub(crate) const FORMS: usize = SMALLEST_ELEMENTS + LISTS.len();
 
 /// The value with one place in that grown form, of about that many bytes, and a name of it. `None` if the form does not suit
 /// the place.
 pub(crate) fn grow(value: &Value, place: &str, form: usize, bytes: usize) -> Option<(String, Value)> {
-    let (what, growth) = GROWTHS.get(form)?;
-    let new = growth(value.pointer(place)?, bytes)?;
+    let (what, at, new) = match GROWTHS.get(form) {
+        Some((what, growth)) => (what, place, growth(value.pointer(place)?, bytes)?),
+        None => {
+            let (what, list) = LISTS.get(form - SMALLEST_ELEMENTS)?;
+            let (at, rest) = place.split_at(list(place)?);
+            let elements = smallest(value.pointer(at)?, rest)?;
+            let element = elements.as_array()?.first()?;
+            (what, at, vec![element.clone(); bytes / (length(element) + 1) + 2].into())
+        }
+    };
     let mut grown = value.clone();
-    *grown.pointer_mut(place)? = new;
+    *grown.pointer_mut(at)? = new;
     Some((format!("{what} at {place}"), grown))
+}
+
+/// Positions of the indices in a place.
+fn indices(place: &str) -> impl Iterator<Item = usize> {
+    let found = place.match_indices("/0").map(|(at, _)| at);
+    found.filter(|at| matches!(place.as_bytes().get(at + 2), None | Some(b'/')))
+}
+
+/// A value that has only that place, which is empty.
+fn smallest(value: &Value, place: &str) -> Option<Value> {
+    let Some(rest) = place.strip_prefix('/') else { return Some(empty(value)) };
+    let end = rest.find('/').unwrap_or(rest.len());
+    let (name, rest) = rest.split_at(end);
+    let inner = smallest(value.pointer(&place[..=end])?, rest)?;
+    let name = name.replace("~1", "/").replace("~0", "~");
+    Some(if value.is_array() { json!([inner]) } else { json!({ name: inner }) })
+}
+
+/// The empty value of the same type.
+fn empty(value: &Value) -> Value {
+    match value {
+        Value::String(_) => "".into(),
+        Value::Number(_) => 0.into(),
+        Value::Array(_) => json!([]),
+        Value::Object(_) => json!({}),
+        other => other.clone(),
+    }
 }
 
 /// Length of the JSON text.

@@ -420,8 +420,7 @@ fn port_hash(policy: Option<&TrafficPolicy>, port: u32) -> Option<&ConsistentHas
 /// Whether any part of a rule sets consistent hashing.
 #[must_use]
 pub(crate) fn asks_for_hashing(rule: &DestinationRule) -> bool {
-    let policies = rule.traffic_policy.iter().chain(rule.subsets.iter().filter_map(|s| s.traffic_policy.as_ref()));
-    let mut balancers = policies.flat_map(|policy| {
+    let mut balancers = rule.policies().flat_map(|policy| {
         policy.load_balancer.iter().chain(policy.port_level.iter().filter_map(|level| level.load_balancer.as_ref()))
     });
     balancers.any(|balancer| balancer.consistent_hash.is_some())
@@ -431,7 +430,7 @@ pub(crate) fn asks_for_hashing(rule: &DestinationRule) -> bool {
 #[must_use]
 pub(crate) fn destination_hash(rule: &DestinationRule, destination: &Destination) -> Option<ConsistentHash> {
     let subset = rule.subsets.iter().find(|subset| subset.name == destination.subset);
-    let subset = subset.and_then(|subset| subset.traffic_policy.as_ref());
+    let subset = subset.and_then(|subset| subset.traffic_policy.as_deref());
     let policy = rule.traffic_policy.as_ref();
     let at_port = |policy| destination.port.and_then(|port| port_hash(policy, port));
     at_port(subset).or_else(|| hash_of(subset)).or_else(|| at_port(policy)).or_else(|| hash_of(policy)).cloned()

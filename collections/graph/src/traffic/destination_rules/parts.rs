@@ -99,9 +99,7 @@ impl Part {
 
 /// The policies of a rule and of its subsets, and those for ports.
 fn policies(rule: &DestinationRule) -> impl Iterator<Item = TrafficPolicy> {
-    let of_subsets = rule.subsets.iter().filter_map(|subset| subset.traffic_policy.as_ref());
-    let levels = rule.traffic_policy.iter().chain(of_subsets);
-    levels.flat_map(|policy| {
+    rule.policies().flat_map(|policy| {
         std::iter::once(policy.clone()).chain(policy.port_level.iter().map(PortTrafficPolicy::as_policy))
     })
 }
@@ -132,7 +130,7 @@ fn with_policies(rule: &DestinationRule, labels: bool, part: fn(&TrafficPolicy) 
     let of_subset = |subset: &Subset| Subset {
         name: subset.name.clone(),
         labels: if labels { subset.labels.clone() } else { Default::default() },
-        traffic_policy: subset.traffic_policy.as_ref().map(of_policy),
+        traffic_policy: subset.traffic_policy.as_deref().map(of_policy).map(Box::new),
     };
     DestinationRule {
         namespace: rule.namespace.clone(),

@@ -61,7 +61,7 @@ pub(super) fn describe(
     let names = |subsets: Vec<&sluice_model::Subset>| subsets.into_iter().map(|subset| subset.name.clone()).collect();
     let key = ObjectKey::new(facts.state.options.cluster.clone(), rule.namespace.clone(), rule.name.clone());
     let policy = rule.traffic_policy.as_ref();
-    let with_policy = rule.subsets.iter().filter_map(|it| Some((it.name.clone(), it.traffic_policy.as_ref()?)));
+    let with_policy = rule.subsets.iter().filter_map(|it| Some((it.name.clone(), it.traffic_policy.as_deref()?)));
     Some(RuleDescription {
         object: facts.object(Kind::DestinationRule, &key),
         host: rule.host.to_string(),
