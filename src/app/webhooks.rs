@@ -16,7 +16,8 @@ use super::{App, AppError, options};
 const INJECTION_DIRECTORY: &str = "./var/lib/istio/inject";
 /// Maximum size of a review. The API server limits objects to 3 MiB, and an update contains the old one as well.
 const MAX_REVIEW_BYTES: usize = 8 << 20;
-/// Size of all reviews of more than 64 KiB that are in memory at a time. A parsed review can take 50 times its size.
+/// Size of the bodies of all reviews of more than 64 KiB that are in memory at a time. [`sluice_webhook::Webhooks`] limits the
+/// memory of those that are decided at a time, which is up to 260 times as much.
 const MAX_TOTAL_REVIEW_BYTES: usize = 16 << 20;
 
 /// Limits of the bodies of webhook calls.

@@ -128,6 +128,32 @@ async fn objects_are_validated_by_the_rules_of_their_kind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn reviews_with_very_many_elements_are_refused() {
+    let mesh = start(None, &[HTTPS]).await;
+    let review = |elements: usize| {
+        let object = json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
+            "metadata": {"namespace": "shop", "name": "a"},
+            "spec": {"hosts": ["a.example"], "http": vec![json!({}); elements]},
+        });
+        let request = json!({"uid": "u-1", "operation": "CREATE", "namespace": "shop", "object": object});
+        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).to_string()
+    };
+    // The parsed routes would take 240 MB.
+    let (status, text) = mesh.post("/validate", review(350_000).as_bytes()).await;
+    let response: Value = serde_json::from_str(&text).expect("a review");
+    assert_eq!((status, &response["response"]["allowed"]), (200, &json!(false)), "{text}");
+    let message = response["response"]["status"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("spec.http: the list has 350000 elements"), "{message}");
+    // Not even their JSON is decoded.
+    let (status, text) = mesh.post("/validate", review(2_700_000).as_bytes()).await;
+    assert_eq!((status, text.starts_with("the request has too many values")), (413, true), "{text}");
+    assert_eq!(mesh.metric("galley_validation_http_error{status=\"413\"}").await, 1.0);
+    let deleted = mesh.review("/validate", json!({"uid": "u-1", "operation": "DELETE"})).await;
+    assert_eq!(deleted["allowed"], true, "{deleted}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn silent_clients_do_not_keep_the_api_server_from_the_webhooks() {
     let args = [HTTPS, "--handshakeTimeout=1s", "--firstRequestTimeout=1s", "--maxPendingConnectionsPerAddress=4"];
     let mesh = start(Some(injector(&template("proxy:one"))), &args).await;

@@ -12,8 +12,9 @@ use sluice_inject::{Admission, AdmissionReview, InjectContext, ReviewError};
 use tracing::{debug, warn};
 
 use crate::Webhooks;
-use crate::answer::{HttpError, check_request, decide, not_a_review, review_response};
+use crate::answer::{HttpError, check_request, not_a_review, review_response};
 use crate::clusters::Clusters;
+use crate::decision::{DecisionMemory, decide};
 
 /// A request that was decided.
 struct Decided {
@@ -41,10 +42,10 @@ pub(crate) async fn serve(State(webhooks): State<Webhooks>, uri: Uri, headers: H
 
 async fn answer(webhooks: &Webhooks, uri: Uri, headers: &HeaderMap, body: Bytes) -> Result<Response, HttpError> {
     check_request(headers, &body)?;
-    let deciding = webhooks.clone();
-    let decided = decide(&webhooks.deciding, body.len(), move || {
+    let (deciding, reviewed) = (webhooks.clone(), body.clone());
+    let decided = decide(&webhooks.deciding, &body, DecisionMemory::INJECTION, move || {
         let path = percent_decode_str(uri.path()).decode_utf8_lossy();
-        deciding.inject(&path, &body)
+        deciding.inject(&path, &reviewed)
     });
     let decided = decided.await??;
     Ok(match decided {
@@ -86,3 +87,6 @@ impl Webhooks {
         Ok(Ok(Decided { response: review.respond(&admission), admission }))
     }
 }
+
+#[cfg(test)]
+mod tests;

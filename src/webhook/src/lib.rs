@@ -1,11 +1,11 @@
 //! The webhooks that the API server calls: injection of pods (W01 to W08), and validation of objects (W10, W11).
 //!
-//! [`Webhooks`] is the state of both. `inject.rs` and `validate.rs` answer requests; `configuration.rs` keeps the
-//! configuration of the injector, which `config_map.rs` or `directory.rs` read; `clusters.rs` shows the clusters to the
-//! injector.
+//! [`Webhooks`] is the state of both. `inject.rs` and `validate.rs` answer requests, and `decision.rs` limits what is decided
+//! at a time; `configuration.rs` keeps the configuration of the injector, which `config_map.rs` or `directory.rs` read;
+//! `clusters.rs` shows the clusters to the injector.
 //!
-//! As many requests are decided at a time as there are CPUs, large ones on threads of their own. A panic is answered with
-//! status 500, and concerns no other request.
+//! As many requests are decided at a time as there are CPUs, large ones on threads of their own and within a limit of
+//! memory. A panic is answered with status 500, and concerns no other request.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ mod answer;
 mod clusters;
 mod config_map;
 mod configuration;
+mod decision;
 mod directory;
 mod inject;
 mod metrics;
@@ -25,7 +26,8 @@ use axum::extract::DefaultBodyLimit;
 use axum::routing::any;
 use sluice_engine::Engine;
 use sluice_graph::Handles;
-use tokio::sync::Semaphore;
+
+use crate::decision::DecisionLimits;
 
 pub use clusters::NativeSidecars;
 pub use config_map::follow_config_map;
@@ -42,8 +44,8 @@ pub struct Webhooks {
     /// `None` if injection is disabled.
     injection: Option<Arc<InjectionConfiguration>>,
     metrics: WebhookMetrics,
-    /// Permits of requests that are decided.
-    deciding: Arc<Semaphore>,
+    /// Limits of the requests that are decided at a time.
+    deciding: DecisionLimits,
 }
 
 impl Webhooks {
@@ -57,7 +59,7 @@ impl Webhooks {
         metrics: WebhookMetrics,
     ) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { engine, handles, native_sidecars, injection, metrics, deciding: Arc::new(Semaphore::new(cpus)) }
+        Self { engine, handles, native_sidecars, injection, metrics, deciding: DecisionLimits::new(cpus) }
     }
 
     /// The routes `/inject` and `/validate`, with any path below them.

@@ -11,7 +11,8 @@ use sluice_parse::{KINDS, KindInfo, ObjectError, validate_object};
 use tracing::{debug, info};
 
 use crate::Webhooks;
-use crate::answer::{HttpError, check_request, decide, not_a_review, review_response};
+use crate::answer::{HttpError, check_request, not_a_review, review_response};
+use crate::decision::{DecisionMemory, decide};
 use crate::metrics::{FailedLabels, PassedLabels, StatusLabel, WebhookMetrics};
 
 /// Top-level fields of an object.
@@ -62,8 +63,9 @@ pub(crate) async fn serve(State(webhooks): State<Webhooks>, headers: HeaderMap, 
     if let Err(error) = check_request(&headers, &body) {
         return fail(error);
     }
-    let counted = webhooks.metrics.clone();
-    match decide(&webhooks.deciding, body.len(), move || review(&body, &counted)).await {
+    let (reviewed, counted) = (body.clone(), webhooks.metrics.clone());
+    let decided = decide(&webhooks.deciding, &body, DecisionMemory::VALIDATION, move || review(&reviewed, &counted));
+    match decided.await {
         Ok(Ok(response)) => review_response(response),
         Ok(Err(error)) => {
             debug!(target: "webhook", %error, "validation request is no review");

@@ -1,9 +1,11 @@
+use allocation_counter::measure;
 use serde_json::{Value as Json, json};
 
 use sluice_inject::AdmissionReview;
 
 use super::{Judgement, Reason, judge, review};
 use crate::WebhookMetrics;
+use crate::decision::{DecisionMemory, EXPRESSION_BYTES};
 
 fn request(object: &Json) -> Json {
     json!({
@@ -123,4 +125,38 @@ fn bodies_that_are_no_reviews_are_errors() {
     for body in ["{", "[]", "{}", r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}"#] {
         assert!(review(body.as_bytes(), &metrics).is_err(), "{body}");
     }
+}
+
+#[test]
+fn reviews_take_at_most_the_memory_that_is_reserved_for_them() {
+    let metrics = WebhookMetrics::default();
+    let check = |kind: &str, spec: String| {
+        let body = format!(
+            r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{{"uid":"u","operation":"CREATE",
+            "object":{{"apiVersion":"networking.istio.io/v1","kind":"{kind}","metadata":{{"name":"a","namespace":"n"}},
+            "spec":{spec}}}}}}}"#
+        );
+        let peak = measure(|| drop(review(body.as_bytes(), &metrics).expect("a review"))).bytes_max;
+        let most = (DecisionMemory::VALIDATION.most(body.as_bytes()) - EXPRESSION_BYTES) as u64;
+        (peak > most).then(|| format!("{kind}: {} bytes take {peak}, and not {most}: {}", body.len(), &spec[..40]))
+    };
+    // Static tables are built before anything is measured.
+    check(
+        "VirtualService",
+        r#"{"hosts":["a.example"],"http":[{"name":"a"}],"tcp":[],"tls":[{"match":[{}]}]}"#.to_owned(),
+    );
+    let mut excesses = Vec::new();
+    for (kind, list) in [("VirtualService", "http"), ("DestinationRule", "subsets"), ("Sidecar", "ingress")] {
+        for element in ["{}", r#"{"":0}"#, r#"{"name":""}"#, r#"{"match":[{}]}"#, "0", "[]", r#""""#] {
+            // The lists of the smaller one fit into the memory that those of an object may take.
+            for bytes in [200 << 10, 2 << 20] {
+                let elements = vec![element; bytes / (element.len() + 1)].join(",");
+                excesses.extend(check(kind, format!(r#"{{"host":"a","hosts":["a"],"{list}":[{elements}]}}"#)));
+            }
+        }
+        let members: Vec<String> = (0..100_000).map(|n| format!(r#""{n}":0"#)).collect();
+        excesses.extend(check(kind, format!("{{{}}}", members.join(","))));
+        excesses.extend(check(kind, format!(r#"{{"host":"{}"}}"#, "x".repeat(2 << 20))));
+    }
+    assert!(excesses.is_empty(), "{excesses:#?}");
 }
