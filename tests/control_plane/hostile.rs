@@ -8,8 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use futures::StreamExt as _;
-use http_body::Frame;
+
 use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::Frame;
 use serde_json::{Value, json};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
