@@ -319,6 +319,12 @@ async fn rights_of_a_cluster_signer_are_granted_only_with_one() {
     params.subject_alt_names = vec![rcgen::SanType::URI(identity.try_into().expect("a name"))];
     let request = params.serialize_request(&key).expect("a request").pem().expect("the PEM text");
     signer.issue(&request, &[identity.to_owned()], 0, "").await.expect_err("no signer answers");
+    let cleaning = tokio::spawn(async move { signer.delete_left_over_requests().await });
+    until("objects that are left over are listed", || {
+        (server.count("list", "certificatesigningrequests") > 0).then_some(())
+    })
+    .await;
+    cleaning.abort();
     let roots = |text: &str| TrustBundle { roots: text.to_owned(), ..TrustBundle::default() };
     let (sender, receiver) = watch::channel(roots("one"));
     let stop = CancellationToken::new();

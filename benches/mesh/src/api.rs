@@ -7,6 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures::{StreamExt as _, TryStreamExt as _};
 use kube::Client;
 use serde::Deserialize as _;
@@ -104,6 +106,14 @@ impl Api {
         if let Some(server) = &self.server {
             server.answer_wrongly(CREATE_REVIEW, hang.then_some(WrongAnswer::Nothing));
         }
+    }
+
+    /// The root of the authority that a control plane has created in the server of this process, as PEM.
+    pub(crate) fn root_certificate(&self) -> Result<String> {
+        let server = self.server.as_ref().context("the API server is in this process")?;
+        let secret = server.get("", "secrets", "istio-system", "istio-ca-secret").context("there is an authority")?;
+        let root = secret["data"]["ca-cert.pem"].as_str().context("the authority has a certificate")?;
+        Ok(String::from_utf8(STANDARD.decode(root)?)?)
     }
 
     /// The kubeconfig for a control plane.

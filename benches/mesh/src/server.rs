@@ -55,7 +55,7 @@ pub(crate) struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// The file with the root of its server certificate, if it serves webhooks or proxies over TLS.
+    /// The file with the root of its server certificate, if it serves webhooks.
     pub(crate) fn root_certificate(&self) -> PathBuf {
         self.directory.join(AUTHORITY).join("root-cert.pem")
     }
@@ -146,11 +146,9 @@ impl Server {
                 std::fs::write(injection.join(name), content).context("write the configuration of the injector")?;
             }
             command.current_dir(&server_options.directory);
-        }
-        let secure = server_options.secure.then_some(secure);
-        if https.or(secure).is_some() {
             command.env("ROOT_CA_DIR", server_options.directory.join(AUTHORITY)).arg("--createCA");
         }
+        let secure = server_options.secure.then_some(secure);
         let text = |address: Option<SocketAddr>| address.map(|address| address.to_string()).unwrap_or_default();
         let child = command
             .arg("discovery")

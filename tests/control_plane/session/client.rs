@@ -95,7 +95,7 @@ impl ScriptedClient {
 
     /// A gRPC library, which names each resource that it wants.
     pub(crate) fn connect_grpc(mesh: &SessionFixture, protocol: XdsProtocol) -> Self {
-        let node = Node { id: SIDECAR.into(), user_agent_name: "grpc".into(), ..Node::default() };
+        let node = Node { id: SIDECAR.into(), cluster: "grpc".into(), ..Node::default() };
         Self { node: Some(node), ..Self::connect(mesh, protocol) }
     }
 

@@ -27,14 +27,14 @@ impl ProxyInput for RecordedProxies {
         if node.id.matches('~').count() != 3 {
             return Err(NodeError::Invalid(format!("node id {:?} has not four parts", node.id)));
         }
-        let version = node.user_agent_name.as_str().into();
+        let version = node.cluster.as_str().into();
         let domain = node.id.rsplit('~').next().unwrap_or_default();
         let namespace = domain.split('.').next().unwrap_or_default().into();
         Ok(Proxy {
             id: node.id.as_str().into(),
             namespace,
             istio_version: version,
-            grpc: node.user_agent_name == "grpc",
+            grpc: node.cluster == "grpc",
             virtual_hosts: true,
             on_demand_clusters: true,
             endpoints_by_locality: true,

@@ -64,14 +64,14 @@ fn streams_of_one_node_with_different_identities_are_different_proxies() {
 
 #[test]
 fn resources_derived_for_one_identity_are_not_served_to_the_next_identity_of_that_key() {
-    let mesh = SessionFixture::new();
-    mesh.cluster("base", "public", "1");
-    mesh.cluster("namespace", "private", "1");
     let pairs = [
         (Some(orchard_identity()), Caller::default(), None),
         (None, caller(&[orchard_identity()]), Some(orchard_identity())),
     ];
     for (first, caller, identity) in pairs {
+        let mesh = SessionFixture::new();
+        mesh.cluster("base", "public", "1");
+        mesh.cluster("namespace", "private", "1");
         // The store does not know yet that the first stream has ended.
         mesh.scope_for(SIDECAR, first, &["namespace", "base"]);
         mesh.commit();

@@ -604,7 +604,7 @@ fn proxies_stay_registered_for_a_time_after_their_last_stream() {
     let mesh = three_clusters();
     let connect = |version: &str| {
         let mut stream = mesh.server.open(Sotw, Caller::default()).expect("ready");
-        let node = Node { id: SIDECAR.into(), user_agent_name: version.into(), ..Node::default() };
+        let node = Node { id: SIDECAR.into(), cluster: version.into(), ..Node::default() };
         let request =
             DiscoveryRequest { node: Some(node), type_url: Cluster.type_url().into(), ..DiscoveryRequest::default() };
         stream.request(sotw(&request), std::time::Instant::now()).expect("the request is accepted");

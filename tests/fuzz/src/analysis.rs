@@ -12,12 +12,12 @@ use sluice_analyze::{ANALYZERS, AnalyzedObject, Analyzer, MeshObjects, OPTIONAL_
 use sluice_parse::yaml::{Limits, parse_value};
 
 use crate::memory_bound::within;
-use crate::mesh::Violation;
 use crate::objects::{foreign_object, mutate_object};
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 use crate::seeds::{CaseMesh, Seed, Seeds};
-use crate::turns::{self, violation};
+use crate::turns;
+use crate::violation::{Violation, violation};
 
 /// Maximum number of objects that a turn adds to those of its case.
 const MAX_FOREIGN_OBJECTS: usize = 3;

@@ -14,10 +14,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use sluice_parse::yaml::Limits;
 
-use crate::mesh::Violation;
 use crate::rng::FuzzRng;
 use crate::seeds::Seeds;
-use crate::turns::violation;
+use crate::violation::{Violation, violation};
 use crate::yaml;
 
 /// Names of the targets.

@@ -17,10 +17,10 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::bytes;
 use crate::memory_bound::within_for_client;
-use crate::mesh::Violation;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
-use crate::turns::{self, violation};
+use crate::turns;
+use crate::violation::{Violation, violation};
 
 /// Valid requests.
 const GOOD: &[&str] = &[

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::mesh::Violation;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 use crate::seeds::Seeds;
+use crate::violation::Violation;
 use change_generator::ChangeGenerator;
 use history::{GraphVariant, MeshHistory};
 

@@ -7,8 +7,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use sluice_parse::yaml::{Limits, parse_documents};
 
-use crate::mesh::{EpochChange, Violation};
+use crate::mesh::EpochChange;
 use crate::seeds::{CaseMesh, Seed};
+use crate::violation::Violation;
 
 /// Separates the initial objects from those of the failing change.
 const THEN: &str = "# then:";

@@ -22,12 +22,12 @@ use sluice_xds_protocol::{Request, Store, XdsProtocol};
 use crate::bytes;
 use crate::jwt::Issuer;
 use crate::memory_bound::within_for_client;
-use crate::mesh::Violation;
 use crate::mutate::mutate;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 use crate::seeds::Seeds;
-use crate::turns::{self, violation};
+use crate::turns;
+use crate::violation::{Violation, violation};
 
 const NAMES: [&str; 4] = ["shop", "bank", "istio-system", "a"];
 const TRUSTED: &str = "10.1.0.0/16";

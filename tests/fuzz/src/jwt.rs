@@ -22,12 +22,12 @@ use sluice_model::{Identity, Text};
 use crate::bytes;
 use crate::csr::element;
 use crate::memory_bound::within_for_client;
-use crate::mesh::Violation;
 use crate::mutate::mutate;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 use crate::seeds::Seeds;
-use crate::turns::{self, violation};
+use crate::turns;
+use crate::violation::{Violation, violation};
 
 /// Longer tokens are rejected unread.
 const MAX_TOKEN_BYTES: usize = 16 << 10;

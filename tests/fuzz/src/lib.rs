@@ -29,5 +29,6 @@ pub mod rng;
 pub mod run;
 pub mod seeds;
 pub mod turns;
+pub mod violation;
 pub mod xds;
 pub mod yaml;

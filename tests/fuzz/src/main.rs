@@ -8,9 +8,10 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use clap::{Parser, ValueEnum};
 use sluice_fuzz::epochs::EpochSequence;
-use sluice_fuzz::mesh::{EpochChange, FuzzedMesh, Violation};
+use sluice_fuzz::mesh::{EpochChange, FuzzedMesh};
 use sluice_fuzz::run::{FuzzStatistics, Run};
 use sluice_fuzz::seeds::Seeds;
+use sluice_fuzz::violation::Violation;
 use sluice_fuzz::{analysis, csr, epochs, failure, identity, jwt, memory, objects, patches, xds, yaml};
 use sluice_testkit::parity::case::root;
 

@@ -9,13 +9,13 @@ use sluice_proto::envoy::config::core::v3::Node;
 
 use crate::growth::{FORMS, grow, places};
 use crate::memory_bound::within;
-use crate::mesh::Violation;
 use crate::mutate::mutate;
 use crate::objects::mutate_object;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 use crate::seeds::{Seed, Seeds};
 use crate::turns;
+use crate::violation::Violation;
 
 /// Reads grown objects, nodes and texts until the deadline.
 pub fn run(run: &Run, seeds: &Seeds) -> FuzzStatistics {

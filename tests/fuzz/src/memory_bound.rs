@@ -2,8 +2,7 @@
 
 use allocation_counter::measure;
 
-use crate::mesh::Violation;
-use crate::turns::violation;
+use crate::violation::{Violation, violation};
 
 /// Bytes of memory at a time for each byte of the input.
 const PEAK_PER_BYTE: u64 = 100;

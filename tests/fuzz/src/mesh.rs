@@ -16,6 +16,7 @@ use crate::assembled::check_domains;
 use crate::decode;
 use crate::memory_bound::bounded;
 use crate::seeds::{CaseMesh, Seed};
+use crate::violation::Violation;
 
 /// Start of the signature of a finding about a validation rule of Envoy.
 const ENVOY_REJECTS: &str = "Envoy would reject ";
@@ -23,21 +24,6 @@ const ENVOY_REJECTS: &str = "Envoy would reject ";
 const PARSING_MEMORY: &str = "memory of parsing";
 /// Longest time of one epoch. Debug builds on busy machines are slow; an endless loop takes far longer.
 const EPOCH_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A violation of a rule.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
-pub struct Violation {
-    /// The part that is the same each time; findings are counted by it.
-    pub signature: String,
-    /// The details of this occurrence.
-    pub message: String,
-}
-
-impl Violation {
-    pub(crate) fn new(signature: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { signature: signature.into(), message: message.into() }
-    }
-}
 
 /// Locations of panics since the last call of [`take_locations`], in order.
 static PANIC_LOCATIONS: Mutex<Vec<String>> = Mutex::new(Vec::new());

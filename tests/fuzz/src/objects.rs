@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::mesh::{EpochChange, FuzzedMesh, Violation};
+use crate::mesh::{EpochChange, FuzzedMesh};
 use crate::minimise::minimise;
 use crate::mutate::mutate;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 use crate::seeds::{CaseMesh, Seed, Seeds};
+use crate::violation::Violation;
 
 /// Number of turns with one mesh.
 const TURNS_PER_MESH: u64 = 60;

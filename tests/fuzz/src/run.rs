@@ -7,8 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::failure;
-use crate::mesh::{EpochChange, Violation};
+use crate::mesh::EpochChange;
 use crate::seeds::CaseMesh;
+use crate::violation::Violation;
 
 /// Timeout of a turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(120);

@@ -3,9 +3,9 @@
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::mesh::Violation;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
+use crate::violation::Violation;
 
 /// Runs turns until the deadline. A turn returns whether it reached the code under test, or a violation. A panic is a
 /// violation. Targets measure the memory that their input takes. A finding is printed with its turn, which `--seed` and
@@ -46,9 +46,4 @@ fn report(run: &Run, statistics: &mut FuzzStatistics, turn: u64, finding: &Viola
     };
     let written = write().map_or_else(|error| error.to_string(), |()| run.out.join(&name).display().to_string());
     run.print(&format!("{} (turn {turn})\n    {}\n    {written}", finding.signature, finding.message));
-}
-
-/// A violation as an error.
-pub fn violation<T>(signature: &str, message: impl Into<String>) -> Result<T, Violation> {
-    Err(Violation { signature: signature.to_owned(), message: message.into() })
 }

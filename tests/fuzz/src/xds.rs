@@ -14,12 +14,12 @@ use sluice_testkit::parity::case_server::CaseServer;
 use sluice_testkit::server::Sluiced;
 
 use crate::memory::grow_anywhere;
-use crate::mesh::Violation;
 use crate::minimise::shrink;
 use crate::mutate::mutate;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 use crate::seeds::Seeds;
+use crate::violation::Violation;
 
 /// Number of streams between two checks of the server.
 const ROUND: usize = 40;

@@ -10,12 +10,12 @@ use sluice_parse::yaml::{Limits, split_documents};
 
 use crate::bytes::change_text;
 use crate::memory_bound::within;
-use crate::mesh::Violation;
 use crate::minimise::shrink;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 use crate::seeds::list;
-use crate::turns::{self, violation};
+use crate::turns;
+use crate::violation::{Violation, violation};
 
 /// Maximum number of changes of a text in one turn.
 const MAX_CHANGES: usize = 4;

@@ -89,7 +89,7 @@ pub(super) async fn begin(fault: FaultKind, faulty: &mut FaultyMesh<'_>) -> Resu
             options.arguments.push(REVIEW_TIMEOUT_ARGUMENT.to_owned());
             faulty.start_server(&options).await?;
             api(&faulty.mesh)?.hang_token_reviews(true);
-            let root = std::fs::read_to_string(options.root_certificate()).context("read the root of the server")?;
+            let root = api(&faulty.mesh)?.root_certificate()?;
             ActiveFault::TokenServiceHung(TokenCallers::start(faulty.mesh.server.secure()?, &root).await?)
         }
         FaultKind::ServerPaused => {

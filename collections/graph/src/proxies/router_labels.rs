@@ -9,7 +9,6 @@ use sluice_model::{Gateway, Labels, ObjectKey, Proxy, ProxyType, Text, label};
 use super::attached::{Attachments, Label};
 use super::selected_labels::SelectedLabels;
 use crate::options::GraphOptions;
-use crate::traffic::gateway_api::inference_pools::GatewayName;
 
 /// The value of [`label::GATEWAY_NAME`] in place of one that nothing selects: some policies read only whether there is one. No
 /// object has this name.
@@ -20,8 +19,8 @@ const OTHER_GATEWAY: &str = "*";
 pub(crate) struct RouterLabels<'s> {
     /// Labels in selectors of Gateways, by the namespace of the routers; empty is any.
     selectors: Index<'s, Text, (Text, Label), ()>,
-    /// Gateways of the Gateway API.
-    gateways: Collection<'s, GatewayName, ()>,
+    /// Gateways of the Gateway API, by namespace and name.
+    gateways: Collection<'s, (Text, Text), ()>,
     /// Labels that Telemetries and extensions select.
     attached: Collection<'s, (Text, Label), ()>,
 }
@@ -57,7 +56,7 @@ impl<'s> RouterLabels<'s> {
 pub(crate) struct RouterLabelLookup {
     selected: Dep<(), SelectedLabels>,
     selectors: IndexDep<Text, (Text, Label), ()>,
-    gateways: Dep<GatewayName, ()>,
+    gateways: Dep<(Text, Text), ()>,
     attached: Dep<(Text, Label), ()>,
 }
 

@@ -241,6 +241,27 @@ mod tests {
         registry.remove_expired(start + PROXY_LINGER);
         assert_eq!(take_events(), [(key, None)]);
     }
+
+    #[test]
+    fn key_of_a_proxy_is_not_taken_over_by_another_identity_or_cluster_within_the_linger_time() {
+        let registry = ProxyRegistry::new(Arc::new(RecordingInput::default()), ProxyLimits::default());
+        let start = Instant::now();
+        let connect = |stream: u64, proxy: Proxy| {
+            let key = registry.add_stream(stream, &Arc::new(proxy), None).expect("below the limits");
+            registry.remove_stream(&key, stream, start);
+            key
+        };
+        let proxy = Proxy { id: "web".into(), proven_cluster: Some("east".into()), ..Proxy::default() };
+        let key = connect(1, proxy.clone());
+        assert_eq!(connect(2, Proxy { istio_version: "1.31".into(), ..proxy.clone() }), key);
+        let other_cluster = Proxy { proven_cluster: Some("west".into()), ..proxy.clone() };
+        assert_ne!(connect(3, other_cluster.clone()), key);
+        let identity = Some(sluice_model::Identity::new("td", "shop", "web"));
+        assert_ne!(connect(4, Proxy { identity, ..proxy }), key);
+        registry.remove_expired(start + PROXY_LINGER);
+        assert_eq!(connect(5, other_cluster), key);
+    }
+
     #[test]
     fn known_profile_is_never_refused_and_is_free_again_after_the_linger_time() {
         let limits = ProxyLimits { anonymous_profiles: 1, ..ProxyLimits::default() };

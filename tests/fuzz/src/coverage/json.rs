@@ -8,11 +8,10 @@ use sluice_proto::json::{decode_any, decode_dynamic, encode_dynamic};
 use sluice_proto::pool;
 
 use super::{CoverageTarget, of};
-use crate::mesh::Violation;
 use crate::mutate::mutate;
 use crate::rng::FuzzRng;
 use crate::seeds::Seeds;
-use crate::turns::violation;
+use crate::violation::{Violation, violation};
 
 /// Messages that objects, nodes and patches are decoded as.
 const MESSAGES: [&str; 30] = [

@@ -12,11 +12,10 @@ use sluice_proto::pool;
 
 use super::{CoverageTarget, count_lines, of};
 use crate::memory_bound::within;
-use crate::mesh::Violation;
 use crate::objects::mutate_object;
 use crate::rng::FuzzRng;
 use crate::seeds::{Seed, Seeds};
-use crate::turns::violation;
+use crate::violation::{Violation, violation};
 use crate::yaml;
 
 /// From this first byte, the others are choices.

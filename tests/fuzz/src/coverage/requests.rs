@@ -26,10 +26,9 @@ use sluice_xds_protocol::{DecodeError, EpochChanges, Interest, Request, Store, X
 
 use super::{CoverageTarget, of};
 use crate::memory_bound::within_for_client;
-use crate::mesh::Violation;
 use crate::rng::FuzzRng;
 use crate::seeds::Seeds;
-use crate::turns::violation;
+use crate::violation::{Violation, violation};
 
 /// From this first byte, the others are choices; the lowest bit selects the protocol.
 const CHOICES: u8 = 128;

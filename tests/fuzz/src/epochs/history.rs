@@ -8,8 +8,9 @@ use sluice_model::{Identity, Kind, Object, ObjectKey, ParsedObject, Proxy, Proxy
 
 use super::input_change::InputChange;
 use super::replica::Replica;
-use crate::mesh::{Violation, difference, parse, proxy, record_panics, take_locations};
+use crate::mesh::{difference, parse, proxy, record_panics, take_locations};
 use crate::rng::FuzzRng;
+use crate::violation::Violation;
 
 /// A set of options of the graph.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -7,7 +7,7 @@ use sluice_engine::{Batch, Key, Published, Snapshot, Value};
 use sluice_graph::Handles;
 use sluice_model::{ProxyKey, Resource, ResourceKey, Scope, Segment, SegmentKey};
 
-use crate::mesh::Violation;
+use crate::violation::Violation;
 
 type Records<K, V> = BTreeMap<Arc<K>, Arc<V>>;
 

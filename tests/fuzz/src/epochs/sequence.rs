@@ -9,10 +9,10 @@ use sluice_parse::yaml::{Limits, parse_documents};
 use super::history::{GraphVariant, MeshHistory};
 use super::input_change::InputChange;
 use crate::failure;
-use crate::mesh::Violation;
 use crate::minimise::shrink;
 use crate::mutate::{paths, remove};
 use crate::rng::FuzzRng;
+use crate::violation::Violation;
 
 /// First line of a file with a sequence, followed by the variant of the graph.
 const HEAD: &str = "# epochs of a graph: ";
