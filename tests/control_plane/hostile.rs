@@ -194,8 +194,8 @@ async fn requests_for_reflection_are_small_and_few() -> Result<()> {
     let counts = statuses(calls).await?;
     ensure!(counts.get("Some(ResourceExhausted)") == Some(&36), "64 streams at a time: {counts:?}");
     // The server notices some time later that the streams have ended.
-    until_async("a large request for reflection is refused", async || {
-        call(part_of_message(1 << 20)).await.ok().flatten().filter(|status| *status == tonic::Code::OutOfRange)
+    until_async("a stream with a large request ends without an answer", async || {
+        call(part_of_message(1 << 20)).await.ok().flatten().filter(|status| *status == tonic::Code::Ok)
     })
     .await;
     attacked.check().await
