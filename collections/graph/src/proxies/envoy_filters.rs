@@ -121,8 +121,8 @@ pub(crate) fn derive_patches<'s>(
 /// Changes when: the first patch with a condition is added or the last is removed. Size: different conditions. Rejects: none.
 fn derive_conditions<'s>(filters: &Filters<'s>) -> Collection<'s, (Text, PatchCondition), ()> {
     let conditions = filters.index("patch_conditions/by-content", |key, filter| {
-        let conditions: BTreeSet<_> = filter.patches.iter().flatten().flat_map(PatchCondition::of).collect();
-        conditions.into_iter().map(|condition| ((key.namespace.clone(), condition), ())).collect::<Vec<_>>()
+        let conditions = filter.patches.iter().flatten().flat_map(PatchCondition::of);
+        conditions.map(|condition| ((key.namespace.clone(), condition), ())).collect::<Vec<_>>()
     });
     conditions.distinct("patch_conditions")
 }

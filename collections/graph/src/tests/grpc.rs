@@ -131,7 +131,7 @@ fn a_short_name_takes_precedence_over_a_host_that_is_the_same() {
     };
     mesh.apply(&entry("yard", "exportTo: ['*']"));
     mesh.apply(&entry("rail", "exportTo: ['.'], addresses: [10.0.0.9]"));
-    assert_eq!(in_rail(&mut mesh), [String::new(); 0]);
+    assert_eq!(in_rail(&mut mesh), Vec::<String>::new());
     mesh.delete(Kind::Service, "rail", "signal");
     assert_eq!(in_rail(&mut mesh), ["~listeners/grpc-clients namespace signal:70"]);
 }
