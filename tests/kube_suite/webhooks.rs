@@ -216,7 +216,8 @@ async fn pods_are_injected_by_the_config_map_and_its_changes(api: KubeApi) {
     mesh.injects("proxy:one").await;
     mesh.injects(r#""value":"n1""#).await;
     mesh.injects(r#""value":"cluster.local""#).await;
-    assert_eq!(roots_of(&mesh.api, VALIDATING).await.as_ref(), Some(&mesh.roots));
+    until_async("the roots are written", async || roots_of(&mesh.api, VALIDATING).await.filter(|it| *it == mesh.roots))
+        .await;
 
     mesh.api.apply(injector(&template("proxy:two"))).await;
     mesh.injects("proxy:two").await;

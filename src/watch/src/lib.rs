@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind};
 use notify::{Event, EventKind, NullWatcher, RecursiveMode, Watcher};
 use sluice_tasks::{NamedThread, ThreadEnd};
-use tracing::warn;
+use tracing::{debug, warn};
 pub use tree::list_tree;
 
 pub use last_reason::LastReason;
@@ -280,8 +280,14 @@ fn follow_with(
     let directories = directories.to_vec();
     for directory in &directories {
         if let Err(error) = add(&mut watch, directory) {
-            let (directory, seconds) = (directory.display(), rescan_interval.as_secs());
-            warn!(%directory, %error, seconds, "a directory cannot be watched, its files are checked at an interval");
+            let (is_missing, seconds) = (!directory.exists(), rescan_interval.as_secs());
+            let directory = directory.display();
+            if is_missing {
+                // It may be optional. Whoever needs its files reports that they are missing.
+                debug!(%directory, seconds, "a directory does not exist, it is checked at an interval");
+            } else {
+                warn!(%directory, %error, seconds, "a directory cannot be watched, its files are checked at an interval");
+            }
         }
     }
     let stopper = watch.handle();
