@@ -283,7 +283,7 @@ fn follow_with(
             let (is_missing, seconds) = (!directory.exists(), rescan_interval.as_secs());
             let directory = directory.display();
             if is_missing {
-                // It may be optional. Whoever needs its files reports that they are missing.
+                // It may be optional: the reader of its files reports those that are missing.
                 debug!(%directory, seconds, "a directory does not exist, it is checked at an interval");
             } else {
                 warn!(%directory, %error, seconds, "a directory cannot be watched, its files are checked at an interval");
