@@ -108,8 +108,8 @@ pub use path_template::{PathTemplateError, check_path_template, is_path_template
 pub use peer_authentication::{PeerAuthentication, PeerMtls};
 pub use policy_value::{PolicyValueError, check_service_account, check_trust_domain, check_wildcard};
 pub use proxy::{
-    ClientLocation, ClientProfile, EnvoyExtensions, InterceptionMode, IpFamilies, OtherNetworks, Proxy, ProxyKey,
-    ProxySidecar, ProxyType, UNKNOWN_LOCATION,
+    ClientLocation, ClientProfile, EnvoyExtensions, InterceptionMode, IpFamilies, MAX_NODE_VALUES, OtherNetworks,
+    Proxy, ProxyKey, ProxySidecar, ProxyType, UNKNOWN_LOCATION,
 };
 pub use proxy_config::{
     ConnectionSettings, CurrentClientCert, CustomTag, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores,

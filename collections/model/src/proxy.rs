@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Identity, Labels, Locality, OutboundTraffic, ProxyConfig, SidecarScope, Text};
 
+/// Maximum number of values in the metadata of a node, nested ones included: what is built from an empty value is much larger than
+/// its bytes.
+pub const MAX_NODE_VALUES: usize = 8192;
+
 /// Key of a proxy: its node id. Two streams with the same id belong to one proxy.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ProxyKey(pub Text);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Number, Value};
 use sluice_model::{
-    EnvoyExtensions, InterceptionMode, IpFamilies, Labels, Locality, OtherNetworks, Proxy, ProxyConfig, ProxyType,
-    Text, label,
+    EnvoyExtensions, InterceptionMode, IpFamilies, Labels, Locality, MAX_NODE_VALUES, OtherNetworks, Proxy,
+    ProxyConfig, ProxyType, Text, label,
 };
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::google::protobuf::value::Kind;
@@ -18,8 +18,6 @@ use crate::{Findings, merge_proxy_config};
 
 /// Maximum nesting of node metadata. Deeper metadata is ignored.
 const MAX_DEPTH: usize = 32;
-/// Maximum number of values in node metadata: what is built from an empty value is much larger than its bytes.
-const MAX_VALUES: usize = 8192;
 /// Maximum length of a name or address in a node.
 const MAX_NAME_BYTES: usize = 512;
 /// Maximum length of a list in a node.
@@ -62,7 +60,7 @@ pub enum NodeParseError {
     #[error("{0} of the node take more than {MAX_LABEL_BYTES} bytes, with {ENTRY_BYTES} for each label")]
     TooManyLabels(&'static str),
     /// The metadata has more values than a proxy needs.
-    #[error("the metadata of the node has more than {MAX_VALUES} values")]
+    #[error("the metadata of the node has more than {MAX_NODE_VALUES} values")]
     TooManyValues,
 }
 
@@ -96,7 +94,7 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         "agentgateway" => ProxyType::Agentgateway,
         _ => return Err(NodeParseError::InvalidType(node.id.clone())),
     };
-    if node.metadata.as_ref().map_or(0, values) > MAX_VALUES {
+    if node.metadata.as_ref().map_or(0, values) > MAX_NODE_VALUES {
         return Err(NodeParseError::TooManyValues);
     }
     let metadata = Metadata(node.metadata.as_ref().map(struct_fields).unwrap_or_default());

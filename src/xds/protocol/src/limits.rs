@@ -12,7 +12,5 @@ pub(crate) const MAX_SUBSCRIBED_NAME_BYTES: usize = 32 << 20;
 pub(crate) const MAX_ERROR_MESSAGE_BYTES: usize = 4096;
 /// Maximum number of unknown types that a client may subscribe to on one stream.
 pub(crate) const MAX_UNKNOWN_TYPES: usize = 32;
-/// Maximum number of values in the metadata of a node, nested ones included.
-pub(crate) const MAX_NODE_VALUES: usize = 8192;
 /// Maximum number of extensions that a node lists. Envoy has some hundreds.
 pub(crate) const MAX_NODE_EXTENSIONS: usize = 4096;

@@ -102,11 +102,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     use bytes::Bytes;
+    use sluice_model::MAX_NODE_VALUES;
     use sluice_proto::envoy::config::core::v3::{BuildVersion, Locality};
     use sluice_proto::google::protobuf::value::Kind;
     use sluice_proto::google::protobuf::{ListValue, Struct, Value};
-
-    use crate::limits::MAX_NODE_VALUES;
 
     use super::*;
 

@@ -1,10 +1,9 @@
 //! Encoding of the state-of-the-world protocol.
 
 use bytes::{Bytes, BytesMut};
-use sluice_model::{ResourceType, Text};
+use sluice_model::{MAX_NODE_VALUES, ResourceType, Text};
 
 use crate::decode::{DecodeError, MessageSlice, error};
-use crate::limits::MAX_NODE_VALUES;
 use crate::name_list::NameList;
 use crate::node::merge_node;
 use crate::request::{Interest, Request};
