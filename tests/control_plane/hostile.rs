@@ -23,6 +23,7 @@ use sluice_testkit::parity::case_server::CaseServer;
 use sluice_testkit::wait::{until, until_async};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tower::{Service, ServiceExt};
 
@@ -107,10 +108,12 @@ fn ads_path(protocol: Protocol) -> &'static str {
     }
 }
 
-/// A call whose body has these bytes and does not end. Returns the gRPC status when the server ends it.
+/// A call whose body has these bytes and does not end before the future is dropped. Returns the gRPC status when the server ends it.
 async fn endless_call(server: SocketAddr, path: &str, body: Vec<Bytes>) -> Result<Option<tonic::Code>> {
+    let (_open, dropped) = oneshot::channel::<()>();
     let frames = body.into_iter().map(|bytes| Ok::<_, tonic::Status>(Frame::data(bytes)));
-    let frames = futures::stream::iter(frames).chain(futures::stream::pending());
+    let end = futures::stream::once(dropped).filter_map(async |_| None);
+    let frames = futures::stream::iter(frames).chain(end);
     let request = http::Request::post(format!("http://sluice{path}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")

@@ -1,6 +1,7 @@
 //! `describe` and `experimental authz check`.
 
 use serde_json::Value;
+use sluice_testkit::wait::until_async;
 
 use super::mesh::{AnswersFixture, run};
 
@@ -270,9 +271,11 @@ async fn policies_of_a_waypoint_decide_about_a_request() {
     assert_eq!((elsewhere.code, &elsewhere.json()["waypoints"]), (4, &Value::Null), "another service");
     // What the waypoint allows, the pod denies.
     mesh.add_file("waypoint.yaml", &(WAYPOINT.to_owned() + &only("other")));
-    mesh.answer(&["wait", "AuthorizationPolicy/cafe/pod", "--for", "applied"]).await;
-    let refused = ask("/menu", &["--host", "tea.cafe"]).await;
-    assert_eq!(refused.code, 4, "{}", refused.out);
+    let refused = until_async("the pod denies the request", async || {
+        let asked = ask("/menu", &["--host", "tea.cafe"]).await;
+        (asked.code == 4).then_some(asked)
+    })
+    .await;
     assert!(refused.out.contains("deny its identity spiffe://cluster.local/ns/cafe/sa/door"), "{}", refused.out);
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol, connect};
@@ -12,9 +13,14 @@ use sluice_testkit::server::{Options, Sluiced};
 use tempfile::TempDir;
 use tokio::sync::watch;
 
+use crate::process::GUARD;
+
 /// The cluster of the subset that requests to `ratings` are routed to.
 pub(super) const RATINGS_V1: &str = "outbound|80|v1|ratings.shop.svc.cluster.local";
 pub(super) const RATINGS_HOST: &str = "ratings.shop.svc.cluster.local:80";
+
+/// Time after which a command that does not end is a failure.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A running control plane with the objects of `objects.yaml`.
 pub(crate) struct AnswersFixture {
@@ -39,7 +45,9 @@ impl Answer {
 /// Runs `sluicectl`.
 pub(super) async fn run(arguments: &[&str]) -> Answer {
     let binary = workspace_binary("sluicectl").expect("sluicectl is built");
-    let output = tokio::process::Command::new(binary).args(arguments).output().await.expect("sluicectl runs");
+    let output = tokio::process::Command::new(binary).args(arguments).kill_on_drop(true).output();
+    let output = tokio::time::timeout(COMMAND_TIMEOUT, output).await.expect("sluicectl ends in time");
+    let output = output.expect("sluicectl runs");
     Answer {
         code: output.status.code().expect("an exit code"),
         out: String::from_utf8(output.stdout).expect("UTF-8"),
@@ -151,7 +159,7 @@ impl Client {
                 sender.send_modify(|count| *count += 1);
             }
         });
-        received.wait_for(|count| *count >= 3).await.expect("three types");
+        more_than(2, &mut received).await;
         Self { withholds, received, task }
     }
 
@@ -167,8 +175,14 @@ impl Client {
 
     /// Waits for one more update than this.
     pub(super) async fn updated_after(&mut self, count: u64) {
-        self.received.wait_for(|now| *now > count).await.expect("an update");
+        more_than(count, &mut self.received).await;
     }
+}
+
+async fn more_than(count: u64, received: &mut watch::Receiver<u64>) {
+    let more = received.wait_for(|now| *now > count);
+    let more = tokio::time::timeout(GUARD, more).await.expect("an update in time");
+    more.expect("the stream is open");
 }
 
 impl Drop for Client {

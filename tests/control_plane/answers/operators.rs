@@ -1,6 +1,7 @@
 //! `proxy-status`, `proxy-config`, `version`, `remote-clusters`, `internal-debug` and `admin log`.
 
 use serde_json::Value;
+use sluice_testkit::wait::until_async;
 
 use super::mesh::{AnswersFixture, RATINGS_V1, run};
 
@@ -15,8 +16,11 @@ async fn proxy_status_lists_proxies_with_the_state_of_each_type() {
     assert_eq!((lines.len(), lines[1][0]), (2, "cart-7f.shop"), "{}", short.out);
     assert!(short.out.contains("(CDS,"), "{}", short.out);
 
-    let verbose = mesh.ctl(&["ps", "-v", "1", "-n", "shop"]).await;
-    assert!(verbose.out.contains("SYNCED (") && verbose.out.contains("IGNORED"), "{}", verbose.out);
+    until_async("what the proxy has acknowledged is listed", async || {
+        let verbose = mesh.ctl(&["ps", "-v", "1", "-n", "shop"]).await;
+        (verbose.out.contains("SYNCED (") && verbose.out.contains("IGNORED")).then_some(())
+    })
+    .await;
     let other = mesh.ctl(&["ps", "-n", "bank"]).await;
     assert_eq!((other.code, other.out.lines().count()), (0, 1), "{}", other.out);
     assert_eq!(mesh.answer(&["ps"]).await[0]["proxy"], "cart-7f.shop");
