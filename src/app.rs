@@ -270,9 +270,10 @@ impl App {
         if self.tasks.wait_for(first_epoch).await?.is_none() {
             return Ok(());
         }
+        // A change that is made once `/ready` is open is traced.
+        self.trace_changes()?;
         self.serve_proxies(security, listeners)?;
         self.replay_changes();
-        self.trace_changes()?;
         self.track_reconciliations();
         self.log_stale_watches();
         self.tasks.wait_for(std::future::pending::<()>()).await?;

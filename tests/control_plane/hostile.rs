@@ -226,7 +226,10 @@ async fn nodes_of_very_many_parts_leave_memory_bounded() -> Result<()> {
             let body = message(&request);
             for _ in 0..10 {
                 let (server, body) = (attacked.grpc(), vec![body.clone()]);
-                calls.spawn(async move { endless_call(server, ads_path(Protocol::Sotw), body).await });
+                calls.spawn(async move {
+                    let ended = endless_call(server, ads_path(Protocol::Sotw), body);
+                    tokio::time::timeout(Duration::from_secs(60), ended).await.context("the stream ends")?
+                });
             }
         }
     }

@@ -205,13 +205,13 @@ async fn default_revision_takes_the_lock_and_waits_until_the_holder_has_ended(ap
     lock.take("istiod-canary-1", "canary").await;
     let direct = sluice_kube::client(lock.api.config(Route::Direct).await).expect("a client");
     let holding = async {
-        for renewal in 0.. {
+        for renewal in 0..600 {
             tokio::time::sleep(Duration::from_millis(100)).await;
             if !lock.renew(&direct, "istiod-canary-1", &format!("canary-{renewal}")).await {
-                break;
+                return Instant::now();
             }
         }
-        Instant::now()
+        panic!("the lock is not taken");
     };
     let one = lock.replica("one").await;
     let making_default = async {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use prometheus_client::registry::Registry;
@@ -42,10 +43,12 @@ pub struct ChangeTracer {
     exporter: Arc<TraceExporter>,
     counts: TraceCounts,
     failures: PeriodicLog,
+    /// The last epoch that was looked at.
+    last: AtomicU64,
 }
 
 impl ChangeTracer {
-    /// Traces the changes of a control plane from now on.
+    /// Traces the changes of a control plane from now on, also those before [`Self::run`].
     #[must_use]
     pub fn new(state: Arc<AdminState>, exporter: TraceExporter, registry: &mut Registry) -> Self {
         let counts = TraceCounts::default();
@@ -59,12 +62,13 @@ impl ChangeTracer {
             ),
         ];
         register_counts(registry, metrics);
-        Self { state, exporter: Arc::new(exporter), counts, failures: PeriodicLog::default() }
+        let last = AtomicU64::new(state.engine.snapshot().epoch().0);
+        Self { state, exporter: Arc::new(exporter), counts, failures: PeriodicLog::default(), last }
     }
 
     /// Traces changes until the process stops. Changes that are not acknowledged then are sent as they are.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut followed = Followed::new(&self.state);
+        let mut followed = Vec::new();
         loop {
             let stopped = tokio::select! {
                 () = sleep(INTERVAL) => false,
@@ -106,44 +110,31 @@ impl ChangeTracer {
     }
 
     /// Looks for new epochs and acknowledgements. Returns the traces that ended, with `stopped` all of them.
-    fn poll(&self, followed: &mut Followed, stopped: bool) -> Vec<ChangeTrace> {
+    fn poll(&self, followed: &mut Vec<FollowedChange>, stopped: bool) -> Vec<ChangeTrace> {
         // Ages are as of a later moment: so no time is later than it was.
         let now = SystemTime::now();
-        for epoch in self.state.engine.history(HistoryQuery::recent(0).after(followed.last)) {
-            let skipped = epoch.epoch.0.saturating_sub(followed.last.0 + 1);
-            self.counts.skipped.inc_by(skipped);
-            followed.last = epoch.epoch;
+        let last = Epoch(self.last.load(Ordering::Relaxed));
+        for epoch in self.state.engine.history(HistoryQuery::recent(0).after(last)) {
+            let last = self.last.swap(epoch.epoch.0, Ordering::Relaxed);
+            self.counts.skipped.inc_by(epoch.epoch.0.saturating_sub(last + 1));
             let objects = written(&epoch.writes);
             if objects.is_empty() {
                 continue;
             }
             let Some(id) = self.exporter.sample() else { continue };
-            match followed.changes.len() < MAX_FOLLOWED {
-                true => followed.changes.push(FollowedChange::new(&self.state, id, &epoch, (objects, now))),
+            match followed.len() < MAX_FOLLOWED {
+                true => followed.push(FollowedChange::new(&self.state, id, &epoch, (objects, now))),
                 false => self.counts.skipped.inc(),
             }
         }
         let mut ended = Vec::new();
-        followed.changes.retain_mut(|change| {
+        followed.retain_mut(|change| {
             let trace = change.poll(&self.state, stopped);
             let goes_on = trace.is_none();
             ended.extend(trace);
             goes_on
         });
         ended
-    }
-}
-
-/// The changes that are followed.
-struct Followed {
-    changes: Vec<FollowedChange>,
-    /// The last epoch that was looked at.
-    last: Epoch,
-}
-
-impl Followed {
-    fn new(state: &AdminState) -> Self {
-        Self { changes: Vec::new(), last: state.engine.snapshot().epoch() }
     }
 }
 

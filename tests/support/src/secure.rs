@@ -56,7 +56,9 @@ pub async fn connect(address: SocketAddr, name: &str, roots: &str, options: &Cli
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
     let (connector, name) = (TlsConnector::from(Arc::new(config)), ServerName::try_from(name.to_owned())?);
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))?.timeout(Duration::from_secs(20));
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))?
+        .timeout(Duration::from_secs(20))
+        .connect_timeout(Duration::from_secs(20));
     let channel = endpoint.connect_with_connector(tower::service_fn(move |_| {
         let (connector, name) = (connector.clone(), name.clone());
         async move {

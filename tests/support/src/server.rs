@@ -18,6 +18,8 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+/// Timeout of a response: some pages have as much as they are asked for.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Timeout of the start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -301,8 +303,21 @@ impl HttpResponse {
 /// Sends one request, and does not follow redirects.
 ///
 /// # Errors
-/// The server does not respond.
+/// The server does not respond in time.
 pub async fn request(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Result<HttpResponse> {
+    let sent = send(address, method, path, headers, body);
+    tokio::time::timeout(RESPONSE_TIMEOUT, sent)
+        .await
+        .with_context(|| format!("{method} {path}: no response in time"))?
+}
+
+async fn send(
     address: SocketAddr,
     method: &str,
     path: &str,

@@ -24,7 +24,9 @@ pub async fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
 pub async fn until_async<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        if let Some(value) = poll().await {
+        // A poll that has begun in time may still end.
+        let polled = tokio::time::timeout(Duration::from_secs(120), poll()).await;
+        if let Some(value) = polled.unwrap_or_else(|_| panic!("{what}: no answer")) {
             return value;
         }
         assert!(Instant::now() < deadline, "{what}");
