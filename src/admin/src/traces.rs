@@ -74,9 +74,9 @@ impl ChangeTracer {
                 () = sleep(INTERVAL) => false,
                 () = stop.cancelled() => true,
             };
-            let tracer = self.clone();
+            let (tracer, stop) = (self.clone(), stop.clone());
             let polled = tokio::task::spawn_blocking(move || {
-                let ended = tracer.poll(&mut followed, stopped);
+                let ended = tracer.poll(&mut followed, &stop);
                 (followed, ended)
             });
             let ended = match polled.await {
@@ -109,8 +109,8 @@ impl ChangeTracer {
         }
     }
 
-    /// Looks for new epochs and acknowledgements. Returns the traces that ended, with `stopped` all of them.
-    fn poll(&self, followed: &mut Vec<FollowedChange>, stopped: bool) -> Vec<ChangeTrace> {
+    /// Looks for new epochs and acknowledgements. Returns the traces that ended: all of them once `stop` is cancelled.
+    fn poll(&self, followed: &mut Vec<FollowedChange>, stop: &CancellationToken) -> Vec<ChangeTrace> {
         // Ages are as of a later moment: so no time is later than it was.
         let now = SystemTime::now();
         let last = Epoch(self.last.load(Ordering::Relaxed));
@@ -129,7 +129,7 @@ impl ChangeTracer {
         }
         let mut ended = Vec::new();
         followed.retain_mut(|change| {
-            let trace = change.poll(&self.state, stopped);
+            let trace = change.poll(&self.state, stop);
             let goes_on = trace.is_none();
             ended.extend(trace);
             goes_on
@@ -178,12 +178,18 @@ impl FollowedChange {
     }
 
     /// The trace, if all proxies have acknowledged the change, or it is not followed any longer.
-    fn poll(&mut self, state: &AdminState, stopped: bool) -> Option<ChangeTrace> {
-        let is_late = stopped || Instant::now() >= self.deadline;
+    fn poll(&mut self, state: &AdminState, stop: &CancellationToken) -> Option<ChangeTrace> {
         // When the process stops, it ends the streams of proxies: what counts is the state before.
-        if !stopped {
-            self.counts = self.acks.poll(&state.status);
+        if !stop.is_cancelled() {
+            let counts = self.acks.poll(&state.status);
+            if stop.is_cancelled() {
+                self.acks.undo_poll();
+            } else {
+                self.counts = counts;
+            }
         }
+        let stopped = stop.is_cancelled();
+        let is_late = stopped || Instant::now() >= self.deadline;
         let is_complete = self.counts.is_some_and(|counts| counts.acked == counts.concerned);
         if !is_complete && !is_late {
             return None;

@@ -61,6 +61,13 @@ impl ChangeAcks {
         self.acks.as_mut().map(AckWatch::poll)
     }
 
+    /// As [`AckWatch::undo_poll`].
+    pub(crate) fn undo_poll(&mut self) {
+        if let Some(acks) = &mut self.acks {
+            acks.undo_poll();
+        }
+    }
+
     /// The proxies that had not acknowledged the change at the last poll.
     pub(crate) fn lagging(&self) -> Vec<LaggingProxy> {
         self.acks.as_ref().map(AckWatch::lagging).unwrap_or_default()

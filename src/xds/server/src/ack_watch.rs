@@ -33,6 +33,8 @@ pub struct AckWatch {
     streams: HashMap<u64, WatchedStream>,
     /// The streams that had not acknowledged the change at the last poll, in order of connecting.
     lagging: Vec<Arc<Connection>>,
+    /// The same at the poll before.
+    lagging_before: Vec<Arc<Connection>>,
 }
 
 /// [`AwaitedChange`], by what is looked up.
@@ -114,12 +116,14 @@ impl AckWatch {
     /// Follows a change that the store has applied.
     #[must_use]
     pub fn new(status: StatusReader, change: AwaitedChange) -> Self {
-        Self { status, change: WatchedChange::new(change), streams: HashMap::new(), lagging: Vec::new() }
+        let change = WatchedChange::new(change);
+        Self { status, change, streams: HashMap::new(), lagging: Vec::new(), lagging_before: Vec::new() }
     }
 
     /// The current numbers. Only streams that something has happened to since the last poll are visited.
     pub fn poll(&mut self) -> AckCounts {
         let mut counts = AckCounts::default();
+        std::mem::swap(&mut self.lagging, &mut self.lagging_before);
         self.lagging.clear();
         for connection in self.status.server.connections().into_values() {
             let Some(is_acked) = self.visit(&connection) else { continue };
@@ -130,6 +134,11 @@ impl AckWatch {
             }
         }
         counts
+    }
+
+    /// The poll before counts as the last one again: the last one may have missed streams that the end of the process has ended.
+    pub fn undo_poll(&mut self) {
+        std::mem::swap(&mut self.lagging, &mut self.lagging_before);
     }
 
     /// The proxies that had not acknowledged the change at the last poll.
