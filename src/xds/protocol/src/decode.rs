@@ -13,6 +13,11 @@ const MAX_GROUP_DEPTH: usize = 100;
 #[error("not a discovery request: {0}")]
 pub struct DecodeError(pub(crate) &'static str);
 
+impl DecodeError {
+    /// An entry of a map has another wire type than a message. prost reads the length of a message from it, other readers skip it.
+    pub const WIRE_TYPE_OF_MAP: Self = Self("an entry of a map has another wire type than a message");
+}
+
 /// A slice of a request's bytes. It keeps the message that it is part of, so that names can share it.
 #[derive(Clone, Copy)]
 pub(crate) struct MessageSlice<'a> {
@@ -56,13 +61,22 @@ impl<'a> MessageSlice<'a> {
 
     /// The length-delimited fields of the protobuf message in this slice, in order; other fields are skipped.
     pub(crate) fn fields(&self) -> Fields<'a> {
-        Fields { rest: *self }
+        Fields { rest: *self, map: None }
+    }
+
+    /// The same of a message that prost decodes too, whose field `map` is a map.
+    ///
+    /// # Errors
+    /// Also [`DecodeError::WIRE_TYPE_OF_MAP`].
+    pub(crate) fn fields_of_map(&self, map: u64) -> Fields<'a> {
+        Fields { rest: *self, map: Some(map) }
     }
 }
 
-/// Iterator of [`MessageSlice::fields`].
+/// Iterator of [`MessageSlice::fields`] and [`MessageSlice::fields_of_map`].
 pub(crate) struct Fields<'a> {
     rest: MessageSlice<'a>,
+    map: Option<u64>,
 }
 
 impl<'a> Fields<'a> {
@@ -96,6 +110,9 @@ impl<'a> Fields<'a> {
             if key & 7 == 2 {
                 let len = self.varint()?;
                 return Ok(Some((key >> 3, self.take(len)?)));
+            }
+            if self.map == Some(key >> 3) {
+                return Err(DecodeError::WIRE_TYPE_OF_MAP);
             }
             self.skip(key)?;
         }

@@ -59,7 +59,7 @@ pub(crate) fn merge_node(node: &mut Node, values_left: &mut usize, slice: Messag
 
 /// Counts the values of a struct, nested ones included.
 fn count_entries(fields: MessageSlice<'_>, left: &mut usize, depth: usize) -> Result<(), DecodeError> {
-    for entry in fields.fields() {
+    for entry in fields.fields_of_map(ELEMENTS) {
         let (ELEMENTS, entry) = entry? else { continue };
         // An entry has a value, even if the bytes have none.
         take_value(left)?;
@@ -145,6 +145,28 @@ mod tests {
             extension.type_urls = vec!["type".into(); 100];
         }
         assert_eq!(read(&sent), Ok(kept));
+    }
+
+    #[test]
+    fn entries_that_only_prost_reads_as_values_are_rejected() {
+        let with_fields = |entry: &[u8]| {
+            let mut bytes = vec![3 << 3 | 2, u8::try_from(entry.len()).expect("short")];
+            bytes.extend_from_slice(entry);
+            Bytes::from(bytes)
+        };
+        let read = |bytes: &Bytes| {
+            let (mut read, mut values_left) = (Node::default(), 1);
+            merge_node(&mut read, &mut values_left, MessageSlice::new(bytes)).map(|()| read)
+        };
+        for wire_type in [0, 1, 5] {
+            // The key `a` without a value.
+            let bytes = with_fields(&[8 + wire_type, 3, 0x0a, 1, b'a']);
+            let by_prost = Node::decode(bytes.clone()).expect("prost does not look at the wire type");
+            assert_eq!(by_prost.metadata.expect("it is set").fields.len(), 1);
+            assert_eq!(read(&bytes), Err(DecodeError::WIRE_TYPE_OF_MAP));
+        }
+        let unknown = with_fields(&[2 * 8, 3]);
+        assert!(read(&unknown).is_ok(), "other fields may have any wire type");
     }
 
     #[test]
