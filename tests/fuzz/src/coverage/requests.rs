@@ -233,11 +233,13 @@ impl Stream {
                 return violation("a request is rejected that prost decodes", format!("{error}: {message:?}"));
             }
         };
-        let node = node.map(read_of_node);
+        // Numbers that are NaN are equal only as bytes.
+        let encoded = |node: &Option<Node>| node.as_ref().map(sluice_proto::wire::encode);
+        let node = encoded(&node.map(read_of_node));
         let own = match &request.interest {
             Interest::Exactly(names) | Interest::Change { subscribe: names, .. } => names,
         };
-        if (&request.node, &request.type_url, &request.nonce) != (&node, &type_url, &nonce)
+        if (encoded(&request.node), &request.type_url, &request.nonce) != (node, &type_url, &nonce)
             || !own.iter().eq(names.iter().map(String::as_str))
         {
             return violation("a request is decoded as another one than by prost", format!("{request:?}"));
