@@ -64,10 +64,10 @@ impl<'a> MessageSlice<'a> {
         Fields { rest: *self, map: None }
     }
 
-    /// The same of a message that prost decodes too, whose field `map` is a map.
+    /// The same of a message whose field `map` is a map.
     ///
     /// # Errors
-    /// Also [`DecodeError::WIRE_TYPE_OF_MAP`].
+    /// Also [`DecodeError::WIRE_TYPE_OF_MAP`]: a message would be another one for prost than for its client.
     pub(crate) fn fields_of_map(&self, map: u64) -> Fields<'a> {
         Fields { rest: *self, map: Some(map) }
     }

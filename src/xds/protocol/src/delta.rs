@@ -15,6 +15,8 @@ use crate::wire::{ANY_VALUE, ResponseBuffer, any_len, field_len, put_any_head, p
 /// The cache of a chunk's encoded rows that this protocol uses.
 const ENCODING: usize = 1;
 
+// DeltaDiscoveryRequest.
+const INITIAL_RESOURCE_VERSIONS: u64 = 5;
 // DeltaDiscoveryResponse.
 const SYSTEM_VERSION_INFO: u8 = 1;
 const RESOURCES: u8 = 2;
@@ -36,14 +38,14 @@ pub(crate) fn decode(bytes: &Bytes) -> Result<Request, DecodeError> {
     let mut node_values_left = MAX_NODE_VALUES;
     let (mut subscribe, mut unsubscribe) = (NameList::default(), NameList::default());
     let mut holds = HeldList::default();
-    for field in MessageSlice::new(bytes).fields() {
+    for field in MessageSlice::new(bytes).fields_of_map(INITIAL_RESOURCE_VERSIONS) {
         let (field, value) = field?;
         match field {
             1 => merge_node(request.node.get_or_insert_default(), &mut node_values_left, value)?,
             2 => request.type_url = value.text()?,
             3 => subscribe.push(value)?,
             4 => unsubscribe.push(value)?,
-            5 => take_held(value, &mut holds)?,
+            INITIAL_RESOURCE_VERSIONS => take_held(value, &mut holds)?,
             6 => request.nonce = value.text()?,
             7 => request.error = Some(error(value)?),
             _ => {}

@@ -12,6 +12,7 @@ const CLUSTER: u64 = 2;
 const METADATA: u64 = 3;
 const LOCALITY: u64 = 4;
 const EXTENSIONS: u64 = 9;
+const DYNAMIC_PARAMETERS: u64 = 12;
 // google.protobuf.Struct and ListValue, the entries of a struct, and google.protobuf.Value.
 const ELEMENTS: u64 = 1;
 const ENTRY_VALUE: u64 = 2;
@@ -32,7 +33,7 @@ struct ReadExtension {
 /// Merges the `Node` in the slice into `node`. Its values are counted before they are decoded, because they take many times the bytes
 /// that they have in the request. `values_left` is the number that the request may still have.
 pub(crate) fn merge_node(node: &mut Node, values_left: &mut usize, slice: MessageSlice<'_>) -> Result<(), DecodeError> {
-    for field in slice.fields() {
+    for field in slice.fields_of_map(DYNAMIC_PARAMETERS) {
         let (field, value) = field?;
         match field {
             ID => node.id = value.text()?,
@@ -165,6 +166,8 @@ mod tests {
             assert_eq!(by_prost.metadata.expect("it is set").fields.len(), 1);
             assert_eq!(read(&bytes), Err(DecodeError::WIRE_TYPE_OF_MAP));
         }
+        let parameters = Bytes::from_static(&[12 << 3, 3, 0x0a, 1, b'a']);
+        assert_eq!(read(&parameters), Err(DecodeError::WIRE_TYPE_OF_MAP), "a map that is not read");
         let unknown = with_fields(&[2 * 8, 3]);
         assert!(read(&unknown).is_ok(), "other fields may have any wire type");
     }
