@@ -10,14 +10,13 @@ use bytes::Bytes;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol, connect};
 use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
-use sluice_testkit::wait::until_async;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tonic::Code;
 use tower::{Service as _, ServiceExt as _};
 
-use crate::identity::mesh::{CART, IdentityFixture};
+use crate::identity::mesh::{CART, IdentityFixture, until};
 
 /// How much the server may grow under attack, in KiB of resident memory.
 const MAX_GROWTH_KIB: u64 = 64 * 1024;
@@ -153,14 +152,14 @@ async fn connections_of_one_address_leave_room_for_others() {
             let _ = socket.write_all(&endless(name)[..40]).await;
             sockets.push(socket);
         }
-        let refused = until_async("the connections are counted", async || {
+        let refused = until("the connections are counted", async || {
             let metrics = mesh.metrics().await;
             let refused = count(&metrics, "sluice_closed_connections", name, "address");
             (refused >= (CONNECTIONS - LIMIT) as f64).then_some(refused)
         });
         assert_eq!(refused.await, (CONNECTIONS - LIMIT) as f64, "{name}");
         // Connections of other clients are pending for a moment.
-        until_async("only the connections within the limit are served", async || {
+        until("only the connections within the limit are served", async || {
             let pending = count(&mesh.metrics().await, "sluice_pending_connections", name, "");
             (pending <= PENDING_LIMIT as f64).then_some(())
         })
@@ -251,7 +250,7 @@ async fn certificate_requests_of_an_identity_are_limited() {
     }
     assert_eq!(request("system:serviceaccount:shop:till").await, Ok(()), "another identity");
     assert_eq!(mesh.metrics().await["sluice_certificate_requests_refused"], 5.0);
-    until_async("it is logged", async || mesh.logged("refused certificate requests").pop()).await;
+    until("it is logged", async || mesh.logged("refused certificate requests").pop()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

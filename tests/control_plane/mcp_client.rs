@@ -15,10 +15,9 @@ use sluice_testkit::binary::workspace_binary;
 use sluice_testkit::ports::free_ports;
 use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
 use sluice_testkit::server::{Options, Sluiced};
-use sluice_testkit::wait::until_async;
 use tokio::process::Child;
 
-use crate::identity::mesh::IdentityFixture;
+use crate::identity::mesh::{IdentityFixture, until};
 use changes::RandomObjects;
 
 /// Services of the cluster that reads configuration. The server of configuration has none, because they would be ServiceEntries.
@@ -60,7 +59,7 @@ async fn restartable_upstream() -> Result<IdentityFixture> {
 async fn upstream_with(arguments: &[&str], environment: &[(&str, &str)]) -> Result<IdentityFixture> {
     let upstream = IdentityFixture::start_with(arguments, environment).await;
     std::fs::remove_file(upstream.objects().join("objects.yaml"))?;
-    until_async("the Service is deleted", async || {
+    until("the Service is deleted", async || {
         let (_, services) = upstream.server.get("/debug/collections/services").await.ok()?;
         (!services.contains("cart.shop")).then_some(())
     })
@@ -181,13 +180,13 @@ async fn source_that_is_away_keeps_its_objects_and_is_a_finding() -> Result<()> 
     let sources = json!([{"address": format!("xds://{}", upstream.server.grpc)}]);
     let downstream = Downstream::start(&sources, &[]).await?;
     let gateways = async || Some(downstream.server.get("/debug/collections/gateways").await.ok()?.1);
-    until_async("the Gateway is read", async || gateways().await?.contains("kept").then_some(())).await;
+    until("the Gateway is read", async || gateways().await?.contains("kept").then_some(())).await;
     ensure!(downstream.source().await?["status"] == "connected");
 
     upstream.server.kill().await?;
     let rejects = async || downstream.server.get("/debug/rejects").await.ok().map(|(_, text)| text);
     let finding = "its last objects apply";
-    until_async("the finding", async || rejects().await?.contains(finding).then_some(())).await;
+    until("the finding", async || rejects().await?.contains(finding).then_some(())).await;
     ensure!(rejects().await.context("the page")?.contains("data.mesh.configSources[0].address"));
     ensure!(gateways().await.context("the page")?.contains("kept"));
     ensure!(downstream.server.get("/ready").await?.0 == 200);
@@ -197,9 +196,9 @@ async fn source_that_is_away_keeps_its_objects_and_is_a_finding() -> Result<()> 
     ensure!(metrics.contains("sluice_config_source_objects{source=\"xds://"), "{metrics}");
 
     upstream.server.start_again().await?;
-    until_async("the finding is retracted", async || (!rejects().await?.contains(finding)).then_some(())).await;
+    until("the finding is retracted", async || (!rejects().await?.contains(finding)).then_some(())).await;
     std::fs::remove_file(upstream.objects().join("Gateway-kept.yaml"))?;
-    until_async("the Gateway is deleted", async || (!gateways().await?.contains("kept")).then_some(())).await;
+    until("the Gateway is deleted", async || (!gateways().await?.contains("kept")).then_some(())).await;
     Ok(())
 }
 
@@ -273,7 +272,7 @@ async fn not_ready(sources: &Value, failure: &str) -> Result<String> {
     let directory = tempfile::tempdir()?;
     let objects = format!("--configDir={}", directory.path().display());
     let _server = spawn_server(directory.path(), sources, SocketAddr::from(([127, 0, 0, 1], 0)), &objects)?;
-    let text = until_async(failure, async || {
+    let text = until(failure, async || {
         let text = std::fs::read_to_string(directory.path().join("log")).ok()?;
         (text.contains("cannot read configuration") && text.contains(failure)).then_some(text)
     })
@@ -307,19 +306,19 @@ async fn object_of_the_first_source_applies() -> Result<()> {
         let others = ["1111", "2222", "3333"].iter().filter(|other| **other != number);
         (text.contains(number) && !others.into_iter().any(|other| text.contains(other))).then_some(())
     };
-    until_async("the Gateway of the directory", async || gateway("1111").await).await;
+    until("the Gateway of the directory", async || gateway("1111").await).await;
     let (_, rejects) = downstream.server.get("/debug/rejects").await?;
     ensure!(rejects.contains(&format!("fs://{}", files.path().display())), "{rejects}");
     std::fs::remove_file(files.path().join("Gateway-a.yaml"))?;
-    until_async("the Gateway of the server", async || gateway("2222").await).await;
+    until("the Gateway of the server", async || gateway("2222").await).await;
     std::fs::remove_file(upstream.objects().join("Gateway-a.yaml"))?;
-    until_async("the Gateway of the cluster", async || gateway("3333").await).await;
+    until("the Gateway of the cluster", async || gateway("3333").await).await;
     write(files.path(), 1111)?;
-    until_async("the Gateway of the directory", async || gateway("1111").await).await;
+    until("the Gateway of the directory", async || gateway("1111").await).await;
 
     // Another list takes effect after a restart.
     std::fs::write(downstream.directory.path().join("mesh.yaml"), json!({"configSources": []}).to_string())?;
-    until_async("the finding", async || {
+    until("the finding", async || {
         let (_, rejects) = downstream.server.get("/debug/rejects").await.ok()?;
         rejects.contains("it takes effect when sluiced restarts").then_some(())
     })

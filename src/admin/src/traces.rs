@@ -180,13 +180,8 @@ impl FollowedChange {
     /// The trace, if all proxies have acknowledged the change, or it is not followed any longer.
     fn poll(&mut self, state: &AdminState, stop: &CancellationToken) -> Option<ChangeTrace> {
         // When the process stops, it ends the streams of proxies: what counts is the state before.
-        if !stop.is_cancelled() {
-            let counts = self.acks.poll(&state.status);
-            if stop.is_cancelled() {
-                self.acks.undo_poll();
-            } else {
-                self.counts = counts;
-            }
+        if let Some(counts) = self.acks.poll_unless(&state.status, || stop.is_cancelled()) {
+            self.counts = Some(counts);
         }
         let stopped = stop.is_cancelled();
         let is_late = stopped || Instant::now() >= self.deadline;

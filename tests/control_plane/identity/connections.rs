@@ -7,11 +7,10 @@ use sluice_ca::LifetimeLimits;
 use sluice_testkit::ads::{AdsStream, Kind, Protocol};
 use sluice_testkit::pods::identity::Authority as Organization;
 use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
-use sluice_testkit::wait::until_async;
 use tonic::transport::Channel;
 use x509_parser::pem::parse_x509_pem;
 
-use super::mesh::{CART, IdentityFixture, now};
+use super::mesh::{CART, IdentityFixture, now, until};
 use super::node;
 
 /// Time limit for the end of a stream.
@@ -102,7 +101,7 @@ async fn revoked_certificate_ends_its_connection_and_no_other() {
     end(revoked).await;
     let refused = CertificateRequest { csr: csr.clone(), ..CertificateRequest::default() }.send(channel).await;
     assert!(refused.is_err(), "a revoked certificate renews nothing");
-    until_async("it is counted", async || {
+    until("it is counted", async || {
         let metrics = mesh.metrics().await;
         metrics
             .get(r#"sluice_closed_connections{port="secure grpc",reason="credentials"}"#)

@@ -15,10 +15,9 @@ use sluice_proto::google::rpc::Status;
 use sluice_proto::json::encode_any;
 use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol, Update, follow};
 use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
-use sluice_testkit::wait::until_async;
 use tonic::transport::Channel;
 
-use super::mesh::{CART, IdentityFixture, uris};
+use super::mesh::{CART, IdentityFixture, until, uris};
 
 const HEALTH: &str = "type.googleapis.com/istio.v1.HealthInformation";
 const PROXY_CONFIG: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";
@@ -204,7 +203,7 @@ async fn converse(protocol: Protocol) -> Result<()> {
     agent.subscribe(Kind::Rds, &routes)?;
     let responses = agent.responses(&[Kind::Rds.type_url()]).await?;
     agent.stream.ack(&responses[Kind::Rds.type_url()])?;
-    until_async("the rejection is visible", async || {
+    until("the rejection is visible", async || {
         let state = sync_state(&mesh, Kind::Ecds.type_url()).await?;
         state.to_string().contains("cannot fetch the module").then_some(())
     })

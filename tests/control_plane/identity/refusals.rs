@@ -6,10 +6,9 @@ use sluice_ca::LifetimeLimits;
 use sluice_testkit::pods::identity::Authority as ForeignAuthority;
 use sluice_testkit::pods::token::TokenIssuer;
 use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
-use sluice_testkit::wait::until_async;
 use tonic::{Code, Status};
 
-use super::mesh::{CART, IdentityFixture, now, uris};
+use super::mesh::{CART, IdentityFixture, now, until, uris};
 
 const WEAK: &str = include_str!("../../../src/ca/src/tests/weak-rsa-1024.csr");
 
@@ -23,7 +22,7 @@ async fn refused(
 ) -> Status {
     let before = mesh.logged("rejected a certificate request").len();
     let status = request.send(channel).await.expect_err(reason);
-    let logged = until_async(reason, async || {
+    let logged = until(reason, async || {
         let lines = mesh.logged("rejected a certificate request");
         (lines.len() > before).then_some(lines)
     });
@@ -169,7 +168,7 @@ async fn unauthenticated_client_is_rejected_before_first_request() {
         Ok(channel) => CertificateRequest::with_token(&own, &mesh.token(CART)).send(&channel).await.is_err(),
     };
     assert!(refused, "another trust domain");
-    until_async("it is logged", async || mesh.logged("TLS handshake failed").pop()).await;
+    until("it is logged", async || mesh.logged("TLS handshake failed").pop()).await;
     assert!(mesh.metrics().await["sluice_tls_refused"] >= 1.0);
     let channel = mesh.connect(&ClientTls::default()).await;
     CertificateRequest::with_token(&own, &mesh.token(CART)).send(&channel).await.expect("other callers are served");
@@ -192,6 +191,6 @@ async fn expired_and_future_certificates_are_rejected() {
         assert_eq!(got, is_good, "valid from {begins} on, it is {}", now());
     }
     // The client may try more than once.
-    until_async("both are logged", async || (mesh.logged("TLS handshake failed").len() >= 2).then_some(())).await;
+    until("both are logged", async || (mesh.logged("TLS handshake failed").len() >= 2).then_some(())).await;
     assert!(mesh.metrics().await["sluice_tls_refused"] >= 2.0);
 }

@@ -2,9 +2,8 @@
 
 use sluice_testkit::pods::identity::Authority;
 use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
-use sluice_testkit::wait::until_async;
 
-use super::mesh::{CART, IdentityFixture};
+use super::mesh::{CART, IdentityFixture, until};
 
 /// Writes an authority of an organization into a directory. Returns its certificate.
 fn plug_in(organization: &Authority, directory: &std::path::Path, name: &str) -> String {
@@ -28,10 +27,9 @@ async fn a_plugged_in_authority_changes_beneath_its_root() {
     assert_eq!(issued[1].trim(), first.trim());
 
     let second = plug_in(&organization, &mesh.authority(), "second");
-    until_async("the second authority signs", async || (chain(&mesh).await[1].trim() == second.trim()).then_some(()))
-        .await;
+    until("the second authority signs", async || (chain(&mesh).await[1].trim() == second.trim()).then_some(())).await;
     // The server has a certificate of the authority, otherwise the handshakes would fail.
-    until_async("the server's certificate is new", async || {
+    until("the server's certificate is new", async || {
         (mesh.logged("issued the server certificate").len() > 1).then_some(())
     })
     .await;
@@ -39,7 +37,7 @@ async fn a_plugged_in_authority_changes_beneath_its_root() {
     // Another root is rejected, because workloads would no longer trust each other.
     let root = mesh.root();
     plug_in(&Authority::new().expect("a root"), &mesh.authority(), "third");
-    until_async("the third is rejected", async || {
+    until("the third is rejected", async || {
         mesh.logged("changed certificate authority is invalid, the previous one stays in use").pop()
     })
     .await;

@@ -9,12 +9,11 @@ use serde_json::{Value, json};
 use sluice_testkit::api_server::ApiServer;
 use sluice_testkit::ports::free_ports;
 use sluice_testkit::server::get;
-use sluice_testkit::wait::until_async;
 use tokio::process::Child;
 
 use super::changes::RandomObjects;
 use super::{MutualCertificate, restartable_upstream, secure_address, spawn_server};
-use crate::identity::mesh::IdentityFixture;
+use crate::identity::mesh::{IdentityFixture, until};
 
 /// Name of the Secret.
 const NAME: &str = "source";
@@ -70,7 +69,7 @@ impl SecretReader {
 
     /// Waits until the source is connected and has this number of objects, and no finding.
     async fn connected(&self, objects: usize) {
-        until_async("the source is connected", async || {
+        until("the source is connected", async || {
             let source = self.source().await?;
             let rejects = self.page("/debug/rejects").await?;
             let is_read = source["status"] == "connected" && source["objects"] == objects;
@@ -91,7 +90,7 @@ impl SecretReader {
 
     /// Waits until the source is a finding with this reason.
     async fn fails(&self, reason: &str) {
-        until_async(reason, async || self.page("/debug/rejects").await?.contains(reason).then_some(())).await;
+        until(reason, async || self.page("/debug/rejects").await?.contains(reason).then_some(())).await;
     }
 
     fn log(&self) -> String {
@@ -109,20 +108,20 @@ async fn secret_of_the_credential_name_is_read_for_each_connection() -> Result<(
     let reader = SecretReader::start().await?;
     let upstream = &reader.upstream;
     let missing = "credentialName: Secret istio-system/source does not exist or has no certificates";
-    until_async("the log has the reason", async || reader.log().contains(missing).then_some(())).await;
+    until("the log has the reason", async || reader.log().contains(missing).then_some(())).await;
     ensure!(reader.page("/ready").await.is_none(), "proxies are not served before the source is read");
 
     // Without a certificate, and with roots in the other Secret.
     let first = MutualCertificate::of(upstream).await?;
     reader.apply(NAME, &[("ca.crt", &first.root)]);
     let incomplete = "credentialName: the Secret has no certificate";
-    until_async("the log has the other reason", async || reader.log().contains(incomplete).then_some(())).await;
+    until("the log has the other reason", async || reader.log().contains(incomplete).then_some(())).await;
     let write_pair = |certificate: &MutualCertificate| {
         reader.apply(NAME, &[("tls.crt", &certificate.chain), ("tls.key", &certificate.key)]);
     };
     write_pair(&first);
     reader.apply(&format!("{NAME}{ROOTS_SUFFIX}"), &[("ca.crt", &first.root)]);
-    until_async("it is ready", async || reader.page("/ready").await.map(drop)).await;
+    until("it is ready", async || reader.page("/ready").await.map(drop)).await;
     reader.connected(1).await;
 
     // The authority of the server is replaced: the roots and the certificate of the Secret no longer fit.
@@ -138,7 +137,7 @@ async fn secret_of_the_credential_name_is_read_for_each_connection() -> Result<(
         let failure = reader.source().await?["failure"].as_str()?.to_owned();
         (!failure.contains("TLS handshake")).then_some(())
     };
-    until_async("the server rejects the certificate", is_rejected).await;
+    until("the server rejects the certificate", is_rejected).await;
     write_pair(&second);
     reader.connected(1).await;
     write_sidecar(upstream, "second")?;

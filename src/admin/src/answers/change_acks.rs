@@ -52,20 +52,23 @@ impl ChangeAcks {
 
     /// The current numbers; `None` until the change is served.
     pub(crate) fn poll(&mut self, status: &StatusReader) -> Option<AckCounts> {
+        self.watch(status).map(AckWatch::poll)
+    }
+
+    /// The same; also `None` if the process has stopped meanwhile, as in [`AckWatch::poll_unless`].
+    pub(crate) fn poll_unless(&mut self, status: &StatusReader, is_stopped: impl Fn() -> bool) -> Option<AckCounts> {
+        self.watch(status)?.poll_unless(is_stopped)
+    }
+
+    /// Follows the change once it is served.
+    fn watch(&mut self, status: &StatusReader) -> Option<&mut AckWatch> {
         // An epoch that changes no resource is not passed to the streams.
         let is_empty = self.resources().is_some_and(ChangedResources::is_empty);
         let is_served = is_empty || self.epoch.is_none_or(|epoch| status.served_epoch() >= epoch.0);
         if is_served && self.acks.is_none() {
             self.acks = Some(AckWatch::new(status.clone(), self.awaited.clone()));
         }
-        self.acks.as_mut().map(AckWatch::poll)
-    }
-
-    /// As [`AckWatch::undo_poll`].
-    pub(crate) fn undo_poll(&mut self) {
-        if let Some(acks) = &mut self.acks {
-            acks.undo_poll();
-        }
+        self.acks.as_mut()
     }
 
     /// The proxies that had not acknowledged the change at the last poll.

@@ -33,8 +33,6 @@ pub struct AckWatch {
     streams: HashMap<u64, WatchedStream>,
     /// The streams that had not acknowledged the change at the last poll, in order of connecting.
     lagging: Vec<Arc<Connection>>,
-    /// The same at the poll before.
-    lagging_before: Vec<Arc<Connection>>,
 }
 
 /// [`AwaitedChange`], by what is looked up.
@@ -116,29 +114,38 @@ impl AckWatch {
     /// Follows a change that the store has applied.
     #[must_use]
     pub fn new(status: StatusReader, change: AwaitedChange) -> Self {
-        let change = WatchedChange::new(change);
-        Self { status, change, streams: HashMap::new(), lagging: Vec::new(), lagging_before: Vec::new() }
+        Self { status, change: WatchedChange::new(change), streams: HashMap::new(), lagging: Vec::new() }
     }
 
     /// The current numbers. Only streams that something has happened to since the last poll are visited.
     pub fn poll(&mut self) -> AckCounts {
-        let mut counts = AckCounts::default();
-        std::mem::swap(&mut self.lagging, &mut self.lagging_before);
-        self.lagging.clear();
+        let (counts, lagging) = self.visit_all();
+        self.lagging = lagging;
+        counts
+    }
+
+    /// The same, unless the process has stopped meanwhile: it ends streams, so the poll before stays the last one.
+    pub fn poll_unless(&mut self, is_stopped: impl Fn() -> bool) -> Option<AckCounts> {
+        let (counts, lagging) = self.visit_all();
+        if is_stopped() {
+            return None;
+        }
+        self.lagging = lagging;
+        Some(counts)
+    }
+
+    /// The current numbers, and the streams that have not acknowledged the change.
+    fn visit_all(&mut self) -> (AckCounts, Vec<Arc<Connection>>) {
+        let (mut counts, mut lagging) = (AckCounts::default(), Vec::new());
         for connection in self.status.server.connections().into_values() {
             let Some(is_acked) = self.visit(&connection) else { continue };
             counts.concerned += 1;
             match is_acked {
                 true => counts.acked += 1,
-                false => self.lagging.push(connection),
+                false => lagging.push(connection),
             }
         }
-        counts
-    }
-
-    /// The poll before counts as the last one again: the last one may have missed streams that the end of the process has ended.
-    pub fn undo_poll(&mut self) {
-        std::mem::swap(&mut self.lagging, &mut self.lagging_before);
+        (counts, lagging)
     }
 
     /// The proxies that had not acknowledged the change at the last poll.
