@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use sluice_ca::{Authority, Material};
@@ -10,6 +10,7 @@ use sluice_testkit::pods::identity::certificates;
 use sluice_testkit::pods::token::TokenIssuer;
 use sluice_testkit::secure::{self, ClientTls};
 use sluice_testkit::server::{Options, Sluiced};
+use sluice_testkit::wait::until_within;
 use tonic::transport::Channel;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -175,14 +176,7 @@ pub(crate) fn uris(pem: &str) -> Vec<String> {
     names.general_names.iter().map(one).collect()
 }
 
-/// Polls until `poll` returns a value.
-pub(crate) async fn until<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        if let Some(value) = poll().await {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "{what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+/// As [`until_within`], with a limit of 20 s.
+pub(crate) async fn until<T>(what: &str, poll: impl AsyncFnMut() -> Option<T>) -> T {
+    until_within(Duration::from_secs(20), what, poll).await
 }

@@ -21,11 +21,19 @@ pub async fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
 ///
 /// # Panics
 /// There is no value within 60 s. The message is `what`.
-pub async fn until_async<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
+pub async fn until_async<T>(what: &str, poll: impl AsyncFnMut() -> Option<T>) -> T {
+    until_within(Duration::from_secs(60), what, poll).await
+}
+
+/// The same with another limit.
+///
+/// # Panics
+/// There is no value within `limit`, or a poll does not end. The message is `what`.
+pub async fn until_within<T>(limit: Duration, what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + limit;
     loop {
         // A poll that has begun in time may still end.
-        let polled = tokio::time::timeout(Duration::from_secs(120), poll()).await;
+        let polled = tokio::time::timeout(limit * 2, poll()).await;
         if let Some(value) = polled.unwrap_or_else(|_| panic!("{what}: no answer")) {
             return value;
         }
