@@ -65,8 +65,8 @@ pub struct ListWatch<R> {
     list: Option<List>,
     /// When the last list ended.
     listed: Option<Instant>,
-    /// The resourceVersion of the last list expired early.
-    expires_early: bool,
+    /// Number of lists in succession whose resourceVersion expired at once.
+    expired_early: usize,
     state: WatchGuard,
 }
 
@@ -108,7 +108,7 @@ impl<R: Receiver> ListWatch<R> {
     pub fn new(api: Api, resource: Resource, backoff: Backoff, receiver: R) -> Self {
         let state = api.add_state(&resource);
         let pace = Pace::new(backoff);
-        Self { api, resource, pace, receiver, list: None, listed: None, expires_early: false, state }
+        Self { api, resource, pace, receiver, list: None, listed: None, expired_early: 0, state }
     }
 
     /// Runs forever. While the API server does not serve the kind, the collection is absent. A new call lists again.
@@ -148,6 +148,7 @@ impl<R: Receiver> ListWatch<R> {
 
     /// Runs a watcher, and a new one each time that it has to list again.
     async fn list_and_watch<const METADATA_ONLY: bool>(&mut self, client: &kube::Client) {
+        self.expired_early = 0;
         loop {
             let streams_list = self.api.streams_lists();
             let mut events = pin!(self.watcher::<METADATA_ONLY>(client, streams_list));
@@ -253,7 +254,7 @@ impl<R: Receiver> ListWatch<R> {
         let List { started, objects, .. } = self.list.take().unwrap_or_default();
         let milliseconds = started.elapsed().as_millis();
         self.listed = Some(Instant::now());
-        if std::mem::take(&mut self.expires_early) {
+        if self.expired_early > 1 {
             // The failure lasts, and is logged once a minute.
             debug!(objects, milliseconds, "listed again");
             return;
@@ -283,12 +284,17 @@ impl<R: Receiver> ListWatch<R> {
         };
         let (next, error) = match error {
             ApiError::Gone if !is_listing && self.is_listed_recently() => {
-                self.expires_early = true;
-                self.report(true, &ApiError::Other("its resourceVersion has expired at once".to_owned()));
+                self.expired_early += 1;
+                // The API server answers so once after it has begun to serve a kind: its cache of events begins later.
+                match self.expired_early {
+                    1 => debug!("resourceVersion of the list has expired at once, listing again"),
+                    _ => self.report(true, &ApiError::Other("its resourceVersion has expired at once".to_owned())),
+                }
                 self.wait().await;
                 return Next::ListAgain;
             }
             ApiError::Gone if !is_listing => {
+                self.expired_early = 0;
                 info!("resourceVersion of the watch has expired, listing again");
                 return Next::ListAgain;
             }
@@ -444,10 +450,12 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn list_that_follows_an_expired_resource_version_is_read_soon_and_watched() {
         let (client, mut requests) = expiring_server(1);
-        let (watching, _) = start(client);
+        let (watching, states) = start(client);
         let requests = requests.wait_for(|requests| requests.watches == 2).await.expect("it watches").clone();
         assert_eq!(requests.lists.len(), 2);
         assert!(requests.lists[1] - requests.lists[0] < Duration::from_secs(5), "within the time of recovery");
+        let [summary] = states.of("east").try_into().expect("one collection");
+        assert_eq!(summary.failure, None, "an API server answers so after a CRD is installed again");
         watching.abort();
     }
 }
