@@ -169,11 +169,12 @@ async fn server_after_soak_equals_fresh_server() -> Result<()> {
 }
 
 /// The faults, in groups that are injected at the same time.
-const FAULTS: [&[&str]; 4] = [
+const FAULTS: [&[&str]; 5] = [
     &["api-frozen", "api-connections-lost", "api-refused", "api-compacted", "api-not-found"],
     &["api-forbidden", "api-too-many-requests", "api-fails", "api-garbage", "api-other-kind"],
     &["token-service-hung", "server-paused", "server-terminated", "server-killed", "log-disk-full"],
     &["clock-jumps", "hostile-clients", "slow-clients"],
+    &["task-panics", "fatal-panics"],
 ];
 
 async fn faults_are_recovered_from(faults: &[&str]) -> Result<()> {
@@ -226,6 +227,11 @@ async fn faults_of_the_server_are_recovered_from() -> Result<()> {
 #[tokio::test]
 async fn faults_of_the_clock_and_of_clients_are_recovered_from() -> Result<()> {
     faults_are_recovered_from(FAULTS[3]).await
+}
+
+#[tokio::test]
+async fn panics_of_tasks_are_recovered_from() -> Result<()> {
+    faults_are_recovered_from(FAULTS[4]).await
 }
 
 #[tokio::test]

@@ -501,7 +501,7 @@ pub(crate) struct FaultArguments {
     /// Largest growth of the server's memory by a fault, in MiB.
     #[arg(long, default_value_t = 64.0)]
     pub(crate) growth: f64,
-    /// Restarts of the fault `server-terminated`, at random moments.
+    /// Restarts of the fault `server-terminated`, at random moments, and of `fatal-panics` at most.
     #[arg(long, default_value_t = 20)]
     pub(crate) terminations: usize,
     /// Seed: the same number gives the same changes.

@@ -33,6 +33,10 @@ pub(crate) enum FaultKind {
     ServerTerminated,
     /// The server is killed and started again.
     ServerKilled,
+    /// Each task of the server that is restarted panics, ten at a time; needs a debug build of the server.
+    TaskPanics,
+    /// Each task and thread whose panic ends the server panics, after each of which it is started again; needs a debug build.
+    FatalPanics,
     /// The disk of the server's log is full.
     LogDiskFull,
     /// The clock jumps forward and back by a day; needs libfaketime.
@@ -56,7 +60,15 @@ impl FaultKind {
 
     /// Whether the mesh changes for some time during the fault. Otherwise the fault is over when it has begun.
     pub(crate) fn lasts(self) -> bool {
-        !matches!(self, Self::ApiConnectionsLost | Self::ApiCompacted | Self::ServerTerminated | Self::ServerKilled)
+        !matches!(
+            self,
+            Self::ApiConnectionsLost
+                | Self::ApiCompacted
+                | Self::ServerTerminated
+                | Self::ServerKilled
+                | Self::TaskPanics
+                | Self::FatalPanics
+        )
     }
 
     /// Whether the server learns nothing of changes during the fault, so that it has nothing to send.
@@ -82,6 +94,8 @@ impl FaultKind {
             Self::TokenServiceHung
                 | Self::ServerTerminated
                 | Self::ServerKilled
+                | Self::TaskPanics
+                | Self::FatalPanics
                 | Self::LogDiskFull
                 | Self::ClockJumps
                 | Self::SlowClients

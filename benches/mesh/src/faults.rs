@@ -4,6 +4,7 @@ mod clock;
 mod hostile;
 mod inject;
 mod outcome;
+mod panics;
 mod token_callers;
 
 use std::time::{Duration, Instant};
@@ -39,6 +40,8 @@ const RECOVERY_CHANGES: [ChangeKind; 6] = [
 const FIRST_RECOVERY_ROUND: usize = 6000;
 /// Longest silence that is waited for before states are compared.
 const MAX_SETTLE: Duration = Duration::from_secs(5);
+/// Time limit for the end of a server: `--shutdownDuration` and more.
+const TERMINATION_LIMIT: Duration = Duration::from_secs(15);
 /// A fault begins when no message has arrived for this time.
 const QUIET: Duration = Duration::from_millis(300);
 

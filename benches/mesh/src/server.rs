@@ -186,6 +186,18 @@ impl Server {
         Ok(())
     }
 
+    /// Waits until it ends by itself.
+    ///
+    /// # Errors
+    /// It does not end in time, or not with the exit code of a failure.
+    pub(crate) async fn wait_for_failure(&mut self, limit: Duration) -> Result<()> {
+        let started = self.started.as_mut().context("the server was started here")?;
+        let ended = tokio::time::timeout(limit, started.child.wait()).await;
+        let status = ended.with_context(|| format!("the server did not end within {} s", limit.as_secs()))??;
+        ensure!(status.code() == Some(1), "the server ended with {status}, and not with exit code 1");
+        Ok(())
+    }
+
     /// Its HTTP port.
     ///
     /// # Errors

@@ -7,10 +7,11 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use sluice_testkit::fault_proxy::FaultProxy;
 
-use super::FaultyMesh;
 use super::clock::FakeClock;
 use super::hostile::HostileClients;
+use super::panics::Panics;
 use super::token_callers::{REVIEW_TIMEOUT_ARGUMENT, TokenCallers};
+use super::{FaultyMesh, TERMINATION_LIMIT};
 use crate::api::Api;
 use crate::client::Pace;
 use crate::fault_kind::FaultKind;
@@ -21,8 +22,6 @@ use crate::server::{Server, ServerOptions};
 const SLOW_CLIENT_DELAY: Duration = Duration::from_millis(500);
 /// Longest random wait before the server is terminated.
 const MAX_LIFE: Duration = Duration::from_millis(400);
-/// Time limit for the end of a terminated server: `--shutdownDuration` and more.
-const TERMINATION_LIMIT: Duration = Duration::from_secs(15);
 /// A file on a disk that is always full.
 const FULL_DISK: &str = "/dev/full";
 
@@ -105,6 +104,22 @@ pub(super) async fn begin(fault: FaultKind, faulty: &mut FaultyMesh<'_>) -> Resu
             faulty.reach_server().await?;
             ActiveFault::Passing
         }
+        FaultKind::TaskPanics | FaultKind::FatalPanics => {
+            let panics = Panics::new()?;
+            let mut options = faulty.options()?;
+            options.environment.push(panics.environment());
+            faulty.start_server(&options).await?;
+            if !panics.are_possible().await? {
+                let options = faulty.options()?;
+                faulty.start_server(&options).await?;
+                return Ok(Injected::Skipped("only debug builds of the server inject panics".to_owned()));
+            }
+            match fault {
+                FaultKind::TaskPanics => panics.restart_each_task(faulty).await?,
+                _ => panics.end_by_each_task(faulty, &options).await?,
+            }
+            ActiveFault::OtherOptions
+        }
         FaultKind::LogDiskFull => {
             let options = ServerOptions { log: Some(PathBuf::from(FULL_DISK)), ..faulty.options()? };
             faulty.start_server(&options).await?;
@@ -177,7 +192,7 @@ impl FaultyMesh<'_> {
     }
 
     /// Sends the streams of all proxies to the present server, and waits until they are configured.
-    async fn reach_server(&mut self) -> Result<()> {
+    pub(super) async fn reach_server(&mut self) -> Result<()> {
         self.mesh.fleet.move_to(self.mesh.server.address);
         let (_, missed) = self.mesh.fleet.configured(std::time::Instant::now(), self.timeout()).await;
         ensure!(missed == 0, "{missed} proxies were not configured by the restarted server");
