@@ -136,10 +136,11 @@ soak-sources: build ## apply random changes to a source of configuration for an 
 HOLD ?= 10s
 
 .PHONY: faults
-faults: envoy bench-build build ## inject faults while 200 proxies are connected and objects change (minutes; FAULTS=api-frozen,… HOLD=10s)
+faults: envoy bench-build ## inject faults while 200 proxies are connected and objects change (minutes; FAULTS=api-frozen,… HOLD=10s)
 	target/release/sluice-bench faults --sluiced target/release/sluiced --services 200 --hold $(HOLD) \
 	  $(if $(FAULTS),--faults $(FAULTS)) --json $(RESULTS)/faults.json
 	@# Only debug builds of the server inject panics.
+	$(if $(FAULTS),,$(CARGO) build --locked --bin sluiced)
 	$(if $(FAULTS),,target/release/sluice-bench faults --sluiced target/debug/sluiced --services 200 --faults task-panics,fatal-panics \
 	  --json $(RESULTS)/faults-panics.json)
 

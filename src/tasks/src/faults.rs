@@ -15,7 +15,7 @@ use crate::Reaction;
 struct FaultPoint {
     panic: Arc<Notify>,
     running: Vec<Reaction>,
-    /// Number of injected panics.
+    /// Number of ends by a panic.
     panics: usize,
 }
 
@@ -34,10 +34,6 @@ pub fn inject_panic(name: &str) {
 #[must_use]
 pub fn running() -> BTreeMap<String, Reaction> {
     points().iter().filter_map(|(name, point)| Some((name.clone(), *point.running.last()?))).collect()
-}
-
-fn count_panic(name: &str) {
-    points().entry(name.to_owned()).or_default().panics += 1;
 }
 
 /// Lists a task or thread as running until it is dropped.
@@ -61,6 +57,8 @@ impl Drop for RunningPoint<'_> {
         if let Some(at) = point.running.iter().position(|reaction| *reaction == self.1) {
             point.running.swap_remove(at);
         }
+        // Counted with the end: a task that runs after a counted panic has been restarted.
+        point.panics += usize::from(std::thread::panicking());
     }
 }
 
@@ -69,10 +67,7 @@ pub(crate) async fn run<T>(name: &str, reaction: Reaction, task: impl Future<Out
     let (_running, panic) = RunningPoint::new(name, reaction);
     tokio::select! {
         biased;
-        () = panic.notified() => {
-            count_panic(name);
-            panic!("injected by a test")
-        }
+        () = panic.notified() => panic!("injected by a test"),
         result = task => result,
     }
 }
@@ -80,9 +75,6 @@ pub(crate) async fn run<T>(name: &str, reaction: Reaction, task: impl Future<Out
 /// Runs a thread, which panics at its start when a test injects that.
 pub(crate) fn run_thread(name: &str, reaction: Reaction, thread: impl FnOnce()) {
     let (_running, panic) = RunningPoint::new(name, reaction);
-    if panic.notified().now_or_never().is_some() {
-        count_panic(name);
-        panic!("injected by a test");
-    }
+    assert!(panic.notified().now_or_never().is_none(), "injected by a test");
     thread();
 }

@@ -53,7 +53,7 @@ impl Panics {
 
     /// Lets each task that is restarted panic, some at the same time, while the mesh changes.
     pub(super) async fn restart_each_task(&self, faulty: &mut FaultyMesh<'_>) -> Result<()> {
-        let names = self.names(|reaction| reaction == "TaskRestarts")?;
+        let names = self.names("TaskRestarts")?;
         ensure!(!names.is_empty(), "no task is restarted");
         let before = faulty.mesh.fleet.traffic();
         for names in names.chunks(RESTARTED_TOGETHER) {
@@ -77,8 +77,8 @@ impl Panics {
     /// Lets each task and thread whose panic ends the server panic, while the mesh changes, but at most `--terminations` of
     /// them, at random. The server is started again after each.
     pub(super) async fn end_by_each_task(&self, faulty: &mut FaultyMesh<'_>, options: &ServerOptions) -> Result<()> {
-        let tasks = self.names(|reaction| reaction == "TaskEndsProcess")?;
-        let threads = self.names(|reaction| reaction == "ThreadEnds")?;
+        let tasks = self.names("TaskEndsProcess")?;
+        let threads = self.names("ThreadEnds")?;
         ensure!(!tasks.is_empty() && !threads.is_empty(), "no task or thread ends the server");
         let tasks = tasks.into_iter().map(|name| (name, false));
         let mut all: Vec<(String, bool)> = tasks.chain(threads.into_iter().map(|name| (name, true))).collect();
@@ -103,9 +103,10 @@ impl Panics {
         Ok(())
     }
 
-    fn names(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<String>> {
+    /// The names of the tasks whose panic has this reaction.
+    fn names(&self, reaction: &str) -> Result<Vec<String>> {
         let tasks = self.tasks()?.into_iter();
-        Ok(tasks.filter(|(_, task)| is_wanted(&task.reaction)).map(|(name, _)| name).collect())
+        Ok(tasks.filter(|(_, task)| task.reaction == reaction).map(|(name, _)| name).collect())
     }
 
     /// The tasks that run, by name; none until the server accepts requests.

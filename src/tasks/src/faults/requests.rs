@@ -1,7 +1,7 @@
 //! Another process asks for panics by files in a directory, which an environment variable names.
 //!
 //! It moves a file `panics` there, with the names of tasks as lines, and reads in `tasks` which tasks run. A line of that
-//! file is a name, what follows a panic, and the number of injected panics, separated by tabs.
+//! file is a name, what follows a panic, and the number of panics, separated by tabs.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
