@@ -60,6 +60,8 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection without data is probed after this time, then at this interval.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(10);
+/// Number of probes without an answer after which it ends.
+const TCP_KEEPALIVE_PROBES: u32 = 2;
 /// Sent data must be acknowledged within this time.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time between two warnings of dead connections.
@@ -74,15 +76,7 @@ pub fn client(config: Config) -> Result<Client, kube::Error> {
         // Reports that this build supports no proxies.
         return Ok(ClientBuilder::try_from(config)?.build());
     }
-    let mut connector = HttpConnector::new();
-    connector.enforce_http(false);
-    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    connector.set_keepalive(Some(TCP_KEEPALIVE));
-    connector.set_keepalive_interval(Some(TCP_KEEPALIVE));
-    connector.set_keepalive_retries(Some(2));
-    #[cfg(target_os = "linux")]
-    connector.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT));
-    let connector = config.rustls_https_connector_with_connector(connector)?;
+    let connector = config.rustls_https_connector_with_connector(connector())?;
     let transport = Arc::new(Transport::new(&config, move || pool(connector.clone())));
     let sending = transport.clone();
     let service = ServiceBuilder::new()
@@ -111,6 +105,19 @@ pub fn client(config: Config) -> Result<Client, kube::Error> {
         }
     });
     Ok(Client::new(outer, "default"))
+}
+
+/// Connects such that the kernel notices a machine that is gone.
+fn connector() -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    connector.set_keepalive(Some(TCP_KEEPALIVE));
+    connector.set_keepalive_interval(Some(TCP_KEEPALIVE));
+    connector.set_keepalive_retries(Some(TCP_KEEPALIVE_PROBES));
+    #[cfg(target_os = "linux")]
+    connector.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT));
+    connector
 }
 
 /// Sends a request for one object, and reads the whole response, within [`REQUEST_TIMEOUT`].

@@ -97,3 +97,19 @@ async fn request_whose_peer_accepts_and_never_answers_ends_at_its_time_limit() {
     // The kernel accepts connections as long as the listener exists.
     drop(listener);
 }
+
+/// A test cannot let a machine vanish, so this checks what the kernel is told.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_kernel_ends_connections_to_a_machine_that_is_gone() {
+    use rustix::net::sockopt;
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");
+    let uri = format!("http://{}", listener.local_addr().expect("an address")).parse().expect("a URI");
+    let connection = tower::Service::<http::Uri>::call(&mut connector(), uri).await.expect("a connection").into_inner();
+    assert_eq!(sockopt::socket_keepalive(&connection), Ok(true));
+    assert_eq!(sockopt::tcp_keepidle(&connection), Ok(TCP_KEEPALIVE));
+    assert_eq!(sockopt::tcp_keepintvl(&connection), Ok(TCP_KEEPALIVE));
+    assert_eq!(sockopt::tcp_keepcnt(&connection), Ok(TCP_KEEPALIVE_PROBES));
+    assert_eq!(sockopt::tcp_user_timeout(&connection), Ok(20_000), "milliseconds");
+}
