@@ -154,7 +154,8 @@ impl<'s> GraphContext<'s> {
         });
         clusters::derive_clusters(&self.cluster_inputs(waypoints.clone()), &mut outputs);
         let mut patchable = outputs.resources.clone();
-        let assignments = endpoints::derive_endpoint_assignments(&self.endpoint_inputs(), &mut outputs);
+        let assignments =
+            endpoints::derive_endpoint_assignments(&self.endpoint_inputs(waypoints.clone()), &mut outputs);
         if let Some((inputs, clients)) = &waypoints {
             outputs.resources.push(derive_waypoint_assignments(inputs, clients));
         }
@@ -309,8 +310,12 @@ impl<'s> GraphContext<'s> {
         })
     }
 
-    fn endpoint_inputs(&self) -> EndpointInputs<'_, 's> {
+    fn endpoint_inputs<'a>(
+        &'a self,
+        waypoints: Option<(WaypointOutputInputs<'a, 's>, WaypointClients<'s>)>,
+    ) -> EndpointInputs<'a, 's> {
         EndpointInputs {
+            waypoints,
             settings: &self.cluster_settings,
             proxies: &self.proxies,
             rare_tiers: &self.rare_tiers,

@@ -182,12 +182,15 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let hosts = services_by_host.distinct("hosts");
 
         let instances = registry::workloads::derive_workload_instances(&objects, &mesh, &networks, options);
-        let entries = endpoints::derive_declared_endpoints(&objects, &declared, &instances, &mesh, &networks, options);
+        let entries = endpoints::derive_declared_endpoints(&objects, &declared, &mesh, &networks);
+        let selected = endpoints::derive_selected_workloads(&objects, &declared, &instances, options);
         let facts = endpoints::derive_facts(&services);
-        let large = endpoints::derive_large_services(&objects, &facts, &services_by_host, &entries, options);
+        let beside_slices = (&entries, &selected);
+        let large = endpoints::derive_large_services(&objects, &facts, &services_by_host, beside_slices, options);
         let slices = endpoints::derive_slice_endpoints(&objects, &mesh, &networks, &large, options);
-        let listed = endpoints::derive_endpoints(&facts, &large, &slices, &entries);
-        let endpoints = ServiceEndpoints::new(listed, large, slices.chunks.clone());
+        let listed = endpoints::derive_endpoints(&facts, &large, &slices, beside_slices);
+        let chunks = endpoints::derive_chunks(&slices.large, &selected, &large);
+        let endpoints = ServiceEndpoints::new(listed, large, chunks);
         let identities = endpoints::derive_identities(&services, &endpoints);
 
         let locations = registry::locations::derive_locations(&services, &endpoints, options);
@@ -209,6 +212,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             instances: &instances,
             slices: &slices,
             endpoints: &entries,
+            selected: &selected,
         };
         let service_targets = targets::derive_service_targets(&proxies, &registry, options);
         let root_namespace = mesh_config::derive_root_namespace(&mesh);

@@ -32,6 +32,7 @@ use ingress_waypoints::IngressWaypoints;
 pub(crate) use lookup::EndpointLookupInputs;
 pub(in crate::outputs) use lookup::{EndpointList, EndpointLookup};
 use self_discovery::ReplicaGroup;
+use waypoints::{WaypointClients, WaypointOutputInputs};
 
 /// The layers of all tiers: each service is in the layers of the tier that it needs.
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
@@ -75,6 +76,8 @@ pub(crate) struct EndpointInputs<'a, 's> {
     pub(crate) endpoints: EndpointLookupInputs<'a, 's>,
     /// Services that gateways reach through waypoints, in ambient mode.
     pub(crate) ingress_waypoints: Option<&'a IngressWaypoints<'s>>,
+    /// What the assignments of waypoints are derived from, and their clients, in ambient mode.
+    pub(crate) waypoints: Option<(WaypointOutputInputs<'a, 's>, WaypointClients<'s>)>,
     /// The group of replicas of each proxy that discovers itself.
     pub(crate) replica_groups: &'a Collection<'s, ProxyKey, ReplicaGroup>,
     /// Namespace whose policies are for the whole mesh: one record.
@@ -90,7 +93,7 @@ type Clients<'s> = [Collection<'s, EndpointClient, ()>; Tier::ALL.len()];
 
 /// Endpoint assignments of every cluster that gets its endpoints by EDS, for sidecars and for gateways; for routers
 /// with a server of TLS mode AUTO_PASSTHROUGH also those of the clusters they select by server name. Those of large
-/// services are in segments, which are returned.
+/// services are in segments, which are returned with those at waypoints.
 /// Key: layer and name. From: `hosts`, `services`, `endpoints`, `destination_rules`, `peer_authentications`,
 /// `network_gateways`, `mesh_config`, `proxies` (the facts that endpoints depend on).
 /// Changes when: an endpoint of the service is added, removed or changed, or a rule or policy for it.

@@ -13,7 +13,9 @@ use sluice_model::{
 use super::connected::{ProxyPods, cluster_of};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
-use crate::registry::endpoints::{AddressKey, DeclaredEndpoints, ServiceSlice, Slices, workload_port};
+use crate::registry::endpoints::{
+    AddressKey, DeclaredEndpoints, SelectedKey, SelectedWorkloads, ServiceSlice, Slices, workload_port,
+};
 use crate::registry::services::{DeclaredKey, imported_host, service_host};
 use crate::registry::workloads::{WorkloadInstance, WorkloadInstanceKey, WorkloadInstances};
 
@@ -37,13 +39,14 @@ pub(crate) struct TargetInputs<'a, 's> {
     pub(crate) instances: &'a WorkloadInstances<'s>,
     pub(crate) slices: &'a Slices<'s>,
     pub(crate) endpoints: &'a DeclaredEndpoints<'s>,
+    pub(crate) selected: &'a SelectedWorkloads<'s>,
 }
 
 /// The service targets of each proxy: of the Services that select its WorkloadEntry or pod (until the pod is read, the
 /// labels of its node metadata count), of their imports if it has a pod, and of ServiceEntries of its namespace that have its
 /// address.
 /// Key: `ProxyKey`. From: `proxies`, `pods`, `kubernetes_services`, `declared_services`, `workload_instances`,
-/// `slice_endpoints`, `declared_endpoints`.
+/// `slice_endpoints`, `selected_endpoints`, `declared_endpoints`.
 /// Changes when: its pod's labels or ports do, or a service that selects it; not when endpoints do.
 /// Size: connected proxies. Rejects: none.
 pub(crate) fn derive_service_targets<'s>(
@@ -59,10 +62,15 @@ pub(crate) fn derive_service_targets<'s>(
         })
     });
     let by_address = inputs.endpoints.endpoints.index("declared_endpoints/by-address", |key, endpoints| {
-        let endpoints = endpoints.iter().filter(|_| key.kind == Kind::ServiceEntry);
-        let addresses: BTreeSet<&Text> = endpoints.filter_map(|endpoint| endpoint.addresses.first()).collect();
+        let addresses: BTreeSet<&Text> = endpoints.iter().filter_map(|endpoint| endpoint.addresses.first()).collect();
         let at = |address: &Text| (key.object.namespace.clone(), address.clone());
         addresses.into_iter().map(|address| (at(address), ())).collect::<Vec<_>>()
+    });
+    // Each workload has one address.
+    let selected = inputs.selected.endpoints.index("selected_endpoints/by-address", |(key, _), found| {
+        let endpoints = found.endpoints.first().filter(|_| key.kind == Kind::ServiceEntry);
+        let address = endpoints.and_then(|endpoint| endpoint.addresses.first());
+        address.map(|address| ((key.object.namespace.clone(), address.clone()), found.endpoints.clone()))
     });
     let options = options.clone();
     proxies.derive("service_targets", |deps| {
@@ -74,6 +82,7 @@ pub(crate) fn derive_service_targets<'s>(
             slices: deps.by(&inputs.slices.by_address),
             endpoints: deps.on(&inputs.endpoints.endpoints),
             entries: deps.by(&by_address),
+            selected: deps.by(&selected),
             options,
         };
         move |cx, _, proxy| {
@@ -92,6 +101,7 @@ struct TargetLookup {
     slices: IndexDep<AddressKey, ObjectKey, ServiceSlice>,
     endpoints: Dep<DeclaredKey, Vec<Endpoint>>,
     entries: IndexDep<(Text, Text), DeclaredKey, ()>,
+    selected: IndexDep<(Text, Text), SelectedKey, Vec<Endpoint>>,
     options: GraphOptions,
 }
 
@@ -173,9 +183,14 @@ impl TargetLookup {
     fn entries(&self, cx: &Context, proxy: &Proxy) -> Vec<ServiceTarget> {
         let mut targets = Vec::new();
         for address in &proxy.ips {
-            for (key, _) in cx.by(&self.entries, &(proxy.namespace.clone(), address.clone())) {
-                let (service, endpoints) = (cx.get(&self.declared, &key), cx.get(&self.endpoints, &key));
-                if let (Some(service), Some(endpoints)) = (service, endpoints) {
+            let at = (proxy.namespace.clone(), address.clone());
+            let listed = cx.by(&self.entries, &at).into_iter();
+            let listed = listed.filter_map(|(key, _)| Some((cx.get(&self.endpoints, &key)?, key)));
+            let selected = cx.by(&self.selected, &at).into_iter();
+            let mut found: Vec<_> = listed.chain(selected.map(|((key, _), endpoints)| (endpoints, key))).collect();
+            found.sort_by(|a, b| a.1.cmp(&b.1));
+            for (endpoints, key) in found {
+                if let Some(service) = cx.get(&self.declared, &key) {
                     targets.extend(by_endpoint(&service, &endpoints, address));
                 }
             }

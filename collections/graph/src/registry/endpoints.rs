@@ -4,6 +4,7 @@ mod declared;
 mod exports;
 mod facts;
 mod large;
+mod selected;
 mod slices;
 
 use std::collections::BTreeSet;
@@ -14,14 +15,16 @@ use sluice_model::{Endpoint, Service, ServiceKey, Text};
 use crate::registry::services::DeclaredKey;
 use exports::ExportLookup;
 use large::merge_slices;
+use selected::selected_endpoints;
 
-pub(crate) use declared::{derive_declared_endpoints, workload_port};
+pub(crate) use declared::derive_declared_endpoints;
 pub(crate) use facts::{FactLookup, FactsOfEndpoints, ServiceEndpoints};
 pub use large::{EndpointChunkKey, EndpointGroup};
-pub(crate) use large::{EndpointFacts, derive_large_services};
+pub(crate) use large::{EndpointFacts, derive_chunks, derive_large_services};
+pub(crate) use selected::{SelectedKey, SelectedWorkloads, derive_selected_workloads, workload_port};
 pub(crate) use slices::{AddressKey, ServiceSlice, Slices, derive_slice_endpoints};
 
-/// Endpoints of ServiceEntries, and of WorkloadEntries that Services select.
+/// Endpoints that ServiceEntries list.
 #[derive(Clone)]
 pub(crate) struct DeclaredEndpoints<'s> {
     /// By declaration.
@@ -39,7 +42,8 @@ pub(crate) fn derive_facts<'s>(
 }
 
 /// Endpoints of every service that is not large, sorted.
-/// Key: `ServiceKey`. From: `services`, `slice_endpoints`, `declared_endpoints`, `large_services`.
+/// Key: `ServiceKey`. From: `services`, `slice_endpoints`, `selected_endpoints`, `declared_endpoints`,
+/// `large_services`.
 /// Changes when: an address becomes ready or leaves; its labels, locality, identity or network change.
 /// Size: that of `services`; the lists hold ready pods × ports. A service without endpoints has an empty list. Large
 /// services are absent: their endpoints are in `endpoint_chunks`.
@@ -48,22 +52,26 @@ pub(crate) fn derive_endpoints<'s>(
     facts: &Collection<'s, ServiceKey, EndpointFacts>,
     large: &Collection<'s, ServiceKey, EndpointFacts>,
     slices: &Slices<'s>,
-    declared: &DeclaredEndpoints<'s>,
+    (declared, selected): (&DeclaredEndpoints<'s>, &SelectedWorkloads<'s>),
 ) -> Collection<'s, ServiceKey, Vec<Endpoint>> {
     facts.derive("endpoints", |deps| {
-        let (slices, declared, large) = (deps.by(&slices.by_service), deps.by(&declared.by_service), deps.on(large));
+        let (slices, selected) = (deps.by(&slices.by_service), deps.by(&selected.by_service));
+        let (declared, large) = (deps.by(&declared.by_service), deps.on(large));
         move |cx, key, facts| {
             if cx.get(&large, key).is_some() {
                 return None;
             }
-            let (slices, declared) = (cx.by(&slices, key), cx.by(&declared, key));
+            let (slices, declared, selected) = (cx.by(&slices, key), cx.by(&declared, key), cx.by(&selected, key));
             let mut found = merge_slices(slices.iter().flat_map(|(_, endpoints)| endpoints.iter()));
+            found.extend(selected_endpoints(selected.iter().map(|((declared, _), selected)| (declared, &**selected))));
             // An endpoint that a ServiceEntry lists twice is kept twice: it gets twice the share of requests.
             found.extend(declared.iter().flat_map(|(_, endpoints)| endpoints.iter().cloned()));
             for endpoint in &mut found {
                 endpoint.cluster_local |= facts.cluster_local;
             }
             found.sort();
+            // The table of a small service is kept as it is.
+            found.shrink_to_fit();
             Some(found)
         }
     })

@@ -32,6 +32,13 @@ pub(crate) struct DeclaredKey {
     pub(crate) host: Host,
 }
 
+impl DeclaredKey {
+    /// The service that the object declares.
+    pub(crate) fn service(&self) -> ServiceKey {
+        ServiceKey { namespace: self.object.namespace.clone(), host: self.host.clone() }
+    }
+}
+
 /// The fields of the mesh config that change services.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct ServiceDefaults {

@@ -37,15 +37,15 @@ pub(crate) struct WorkloadInstance {
 
 /// Workloads that selectors can select, and their indexes.
 pub(crate) struct WorkloadInstances<'s> {
-    /// By (namespace, label, value); under the empty label, all workloads of a namespace.
-    pub(crate) by_label: Index<'s, (Text, Text, Text), WorkloadInstanceKey, WorkloadInstance>,
+    /// By the object that declares them.
+    pub(crate) all: Collection<'s, WorkloadInstanceKey, WorkloadInstance>,
     /// WorkloadEntries by address.
     pub(crate) by_address: Index<'s, Text, WorkloadInstanceKey, WorkloadInstance>,
 }
 
 /// Workloads that a selector may select: all WorkloadEntries, and the pods of namespaces that have a ServiceEntry with
 /// a selector. Other pods are reached only through slices, and there are many.
-/// Key: `InstanceKey`. From: `workload_entries`, `pods`, `nodes`, `service_entries`, `mesh_config`, `networks`.
+/// Key: `WorkloadInstanceKey`. From: `workload_entries`, `pods`, `nodes`, `service_entries`, `mesh_config`, `networks`.
 /// Changes when: the workload does; for all pods of a namespace, when its first such ServiceEntry is added.
 /// Size: WorkloadEntries + pods of those namespaces. Rejects: none.
 pub(crate) fn derive_workload_instances<'s>(
@@ -94,19 +94,12 @@ pub(crate) fn derive_workload_instances<'s>(
             vec![(WorkloadInstanceKey { kind: Kind::Pod, object: key.clone() }, WorkloadInstance { endpoint, ports })]
         }
     });
-    let instances = entries.union("workload_instances", &[pods]);
-    let by_label = instances.index("workload_instances/by-label", |key, instance| {
-        let namespace = &key.object.namespace;
-        let mut rows = vec![((namespace.clone(), Text::default(), Text::default()), instance.clone())];
-        let labels = instance.endpoint.labels.iter();
-        rows.extend(labels.map(|(label, value)| ((namespace.clone(), label.clone(), value.clone()), instance.clone())));
-        rows
-    });
-    let by_address = instances.index("workload_instances/by-address", |key, instance| {
+    let all = entries.union("workload_instances", &[pods]);
+    let by_address = all.index("workload_instances/by-address", |key, instance| {
         let address = instance.endpoint.addresses.first().filter(|_| key.kind == Kind::WorkloadEntry);
         address.map(|address| (address.clone(), instance.clone()))
     });
-    WorkloadInstances { by_label, by_address }
+    WorkloadInstances { all, by_address }
 }
 
 /// Name of the workload that a WorkloadEntry is a replica of.
@@ -115,7 +108,8 @@ pub(crate) fn entry_workload_name(meta: &ObjectMeta) -> &Text {
     group.or_else(|| meta.labels.get(label::WORKLOAD_NAME)).unwrap_or(&meta.name)
 }
 
-/// The key for the workloads that a selector may select; the caller checks the whole selector against each.
+/// Namespace, label and value by which a selector is found, empty for one without labels; the caller checks the whole
+/// selector.
 pub(crate) fn selector_key(namespace: &Text, selector: &Labels) -> (Text, Text, Text) {
     let (label, value) = selector.iter().next().map(|(l, v)| (l.clone(), v.clone())).unwrap_or_default();
     (namespace.clone(), label, value)

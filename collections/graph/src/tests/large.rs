@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use prost::Message;
-use sluice_model::{Kind, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, SegmentKey, Text};
+use sluice_model::{Kind, Proxy, ProxyKey, ProxyType, Resource, ResourceKey, ResourceType, SegmentKey, Text, label};
 use sluice_proto::envoy::config::core::v3::address::Address;
 use sluice_proto::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use sluice_proto::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 
 use super::cases::state;
 use super::{TestGraph, sidecar};
-use crate::{GraphOptions, MultiClusterOptions};
+use crate::{AmbientOptions, GraphOptions, MultiClusterOptions};
 
 const NAME: &str = "outbound|80||large.app.svc.cluster.local";
 /// Endpoints of a slice.
@@ -51,7 +51,8 @@ fn pods(numbers: Range<usize>) -> String {
         format!(
             "---\napiVersion: v1\nkind: Pod\n\
              metadata: {{name: large-{number}, namespace: app, labels: {{app: large, version: v{}}}}}\n\
-             spec: {{nodeName: n{}, serviceAccountName: large}}\nstatus: {{phase: Running, podIP: {}}}\n",
+             spec: {{nodeName: n{}, serviceAccountName: large}}\n\
+             status: {{phase: Running, podIP: {}, conditions: [{{type: Ready, status: 'True'}}]}}\n",
             number % 2,
             number % 3,
             address(number)
@@ -115,6 +116,64 @@ spec:
   ports: [{number: 80, name: http, protocol: HTTP}]
   endpoints: [{address: 10.2.0.1}]
 ";
+
+/// A ServiceEntry that selects the workloads of the Service, with two addresses: each workload has two endpoints.
+const SELECTING_ENTRY: &str = "---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: selecting, namespace: app}
+spec:
+  hosts: [selecting.example]
+  addresses: [10.0.2.1, 10.0.2.2]
+  resolution: STATIC
+  location: MESH_INTERNAL
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  workloadSelector: {labels: {app: large}}
+";
+
+/// A WorkloadEntry that the Service selects.
+fn workload_entry(number: usize, version: &str) -> String {
+    format!(
+        "---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {{name: vm-{number}, namespace: app}}\n\
+         spec: {{address: 10.3.{}.{}, labels: {{app: large, version: {version}}}, locality: r/z{}, weight: {}}}\n",
+        number / 200,
+        number % 200,
+        number % 2,
+        number % 3
+    )
+}
+
+/// The waypoint of the namespace.
+const WAYPOINT: &str = "---
+apiVersion: v1
+kind: Namespace
+metadata: {name: app, labels: {istio.io/use-waypoint: wp}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: wp, namespace: app}
+spec:
+  gatewayClassName: istio-waypoint
+  listeners: [{name: mesh, port: 15008, protocol: HBONE}]
+status:
+  addresses: [{type: Hostname, value: wp.app.svc.cluster.local}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: wp, namespace: app, labels: {gateway.istio.io/managed: istio.io-mesh-controller}}
+spec:
+  clusterIP: 10.0.0.9
+  selector: {gateway.networking.k8s.io/gateway-name: wp}
+  ports: [{name: mesh, port: 15008}]
+";
+
+fn waypoint() -> Proxy {
+    Proxy { proxy_type: ProxyType::Waypoint, ..sidecar("app", "wp", "10.9.9.9", &[(label::GATEWAY_NAME, "wp")]) }
+}
+
+fn ambient() -> GraphOptions {
+    GraphOptions { ambient: Some(AmbientOptions::default()), ..GraphOptions::default() }
+}
 
 fn client(name: &str, node: usize) -> Proxy {
     Proxy { node_name: format!("n{node}").as_str().into(), ..sidecar("app", name, &format!("10.9.0.{node}"), &[]) }
@@ -259,6 +318,107 @@ fn work_for_an_endpoint_does_not_depend_on_their_number() {
 }
 
 #[test]
+fn an_endpoint_of_a_large_service_changes_one_segment_at_its_waypoint() {
+    const VIP: &str = "inbound-vip|80|http|large.app.svc.cluster.local";
+    let mut mesh = large_mesh_with(ambient(), 600, &(service("") + WAYPOINT));
+    let key = mesh.connect(waypoint());
+    let served = |mesh: &TestGraph| {
+        let found = addresses(&assignment(mesh, &key, VIP).expect("an assignment"));
+        found.into_iter().flat_map(|(addresses, _)| addresses).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(served(&mesh), (0..600).map(address).collect());
+    mesh.changed();
+    mesh.apply(&slice(3, 3 * SLICE..4 * SLICE, &BTreeSet::from([160])));
+    let changed = mesh.changed();
+    let segments = |name: &str| changed.iter().filter(|line| line.contains(&format!(" {name} "))).count();
+    assert_eq!((segments(VIP), segments(NAME), changed.len()), (1, 1, 2), "{changed:#?}");
+    mesh.apply(&slice(3, (3 * SLICE..4 * SLICE).filter(|number| *number != 161), &BTreeSet::new()));
+    assert!(!served(&mesh).contains(&address(161)));
+
+    // Endpoints on other nodes are not used.
+    mesh.apply(&service(", internalTrafficPolicy: Local"));
+    assert_eq!(served(&mesh), BTreeSet::new());
+    mesh.apply(&service(""));
+    assert_eq!(served(&mesh).len(), 599);
+    mesh.delete(Kind::Namespace, "", "app");
+    assert_eq!(assignment(&mesh, &key, VIP), None);
+}
+
+#[test]
+fn work_for_an_endpoint_at_its_waypoint_does_not_depend_on_their_number() {
+    let work = [400, 1600].map(|endpoints| {
+        let mesh = large_mesh_with(ambient(), endpoints, &(service("") + WAYPOINT));
+        mesh.connect(waypoint());
+        let before = processed(&mesh);
+        for number in 100..110 {
+            mesh.apply(&slice(2, 2 * SLICE..3 * SLICE, &BTreeSet::from([number])));
+        }
+        processed(&mesh) - before
+    });
+    // Chunks have different sizes.
+    assert!(work[1] < work[0] * 2 && work[0] < work[1] * 2, "{work:?}");
+}
+
+#[test]
+fn work_for_a_selected_workload_does_not_depend_on_their_number() {
+    let key = |host: &str| sluice_model::ServiceKey { namespace: "app".into(), host: host.into() };
+    let service_key = key("large.app.svc.cluster.local");
+    for (objects, large) in [
+        (service(""), vec![service_key.clone()]),
+        (SELECTING_ENTRY.to_owned(), vec![key("selecting.example")]),
+        (service("") + SELECTING_ENTRY, vec![service_key, key("selecting.example")]),
+    ] {
+        let work = [500, 2000].map(|workloads| {
+            let entries: String = (0..workloads).map(|number| workload_entry(number, "v1")).collect();
+            let mesh = large_mesh_with(GraphOptions::default(), 100, &(objects.clone() + &entries));
+            for key in &large {
+                assert_eq!(mesh.get(&mesh.handles.endpoints, key), None, "{key:?} has chunks");
+            }
+            for proxy in 0..20 {
+                mesh.connect(client(&format!("client-{proxy}"), 0));
+            }
+            let before = processed(&mesh);
+            for number in 100..110 {
+                mesh.apply(&workload_entry(number, "v2"));
+                mesh.delete(Kind::WorkloadEntry, "app", &format!("vm-{}", number + 20));
+            }
+            processed(&mesh) - before
+        });
+        // Chunks have different sizes.
+        assert!(work[1] < work[0] * 2 && work[0] < work[1] * 2, "{work:?}");
+    }
+}
+
+#[test]
+fn selected_workloads_are_endpoints_beside_those_of_slices() {
+    let entries: String = (0..300).map(|number| workload_entry(number, "v1")).collect();
+    let mut mesh = large_mesh_with(GraphOptions::default(), 300, &(service("") + SELECTING_ENTRY + &entries));
+    let key = ProxyKey(client("one", 0).id);
+    let sums = |mesh: &TestGraph, name: &str| {
+        let groups = addresses(&assignment(mesh, &key, name).expect("an assignment"));
+        groups.into_iter().fold((0, 0), |(number, weight), (addresses, of)| (number + addresses.len(), weight + of))
+    };
+    const SELECTING: &str = "outbound|80||selecting.example";
+    // Weights are 0, which counts as 1, 1 and 2.
+    assert_eq!(sums(&mesh, NAME), (600, 300 + 400));
+    assert_eq!(sums(&mesh, SELECTING), (1200, 2 * 700), "it has two addresses, and selects pods too");
+
+    mesh.apply(&workload_entry(7, "v2"));
+    let changed = mesh.changed();
+    let segments = |name: &str| {
+        let begin = format!("~endpoint_assignments/segments base {name} ");
+        changed.iter().filter(|line| line.starts_with(&begin)).count()
+    };
+    assert_eq!((segments(NAME), segments(SELECTING), changed.len()), (1, 1, 2), "{changed:#?}");
+    mesh.delete(Kind::WorkloadEntry, "app", "vm-7");
+    assert_eq!((sums(&mesh, NAME), sums(&mesh, SELECTING)), ((599, 699), (1198, 2 * 699)));
+    // A workload has targets of its ServiceEntry whatever the number of endpoints.
+    let own = mesh.connect(sidecar("app", "vm-8", "10.3.0.8", &[]));
+    let targets = mesh.get(&mesh.handles.service_targets, &own).unwrap_or_default();
+    assert!(targets.iter().any(|target| *target.service.host.0 == *"selecting.example"), "{targets:?}");
+}
+
+#[test]
 fn a_service_entry_with_the_host_of_a_large_service_has_its_own_clients() {
     let private = service("").replace("app}", "app, annotations: {networking.istio.io/exportTo: .}}");
     for (service, is_private, node_local) in [
@@ -365,19 +525,22 @@ fn state_is_that_of_a_fresh_graph_whatever_the_number_of_endpoints() {
     const SLICES: usize = 7;
     let mut seed = 0x9e37_79b9_7f4a_7c15;
     let start = |texts: &BTreeMap<String, String>| {
-        let mesh = TestGraph::new(&texts.values().cloned().collect::<String>());
+        let mesh = TestGraph::with(ambient(), &texts.values().cloned().collect::<String>());
         for node in 0..3 {
             mesh.connect(client(&format!("on-{node}"), node));
         }
+        mesh.connect(waypoint());
         mesh
     };
     let mut texts = BTreeMap::from([
         ("nodes".to_owned(), nodes()),
         ("pods".to_owned(), pods(0..SLICES * SLICE)),
         ("service".to_owned(), service("")),
+        ("waypoint".to_owned(), WAYPOINT.to_owned()),
     ]);
     let mesh = start(&texts);
-    let (mut listed, mut chunked) = (0, 0);
+    // How often each service was in a list, and in chunks.
+    let mut seen: BTreeMap<(&str, bool), usize> = BTreeMap::new();
     for round in 0..60 {
         let number = random(&mut seed, SLICES);
         let mut text = slice(
@@ -395,7 +558,7 @@ fn state_is_that_of_a_fresh_graph_whatever_the_number_of_endpoints() {
         }
         texts.insert(format!("slice-{number}"), text.clone());
         mesh.apply(&text);
-        match random(&mut seed, 12) {
+        match random(&mut seed, 18) {
             0 => {
                 let text = service([", internalTrafficPolicy: Local", ""][random(&mut seed, 2)]);
                 texts.insert("service".to_owned(), text.clone());
@@ -422,13 +585,46 @@ fn state_is_that_of_a_fresh_graph_whatever_the_number_of_endpoints() {
                 texts.remove("entry");
                 mesh.delete(Kind::ServiceEntry, "other", "large");
             }
+            7 | 15 | 16 => {
+                // All workloads that the Service selects, or a part of them once.
+                let few = SELECTING_ENTRY.replace("app: large", "app: large, version: v0").replace(", 10.0.2.2", "");
+                let text = [SELECTING_ENTRY, &few][random(&mut seed, 2)].to_owned();
+                texts.insert("selecting".to_owned(), text.clone());
+                mesh.apply(&text);
+            }
+            8 => {
+                texts.remove("selecting");
+                mesh.delete(Kind::ServiceEntry, "app", "selecting");
+            }
+            9..12 => {
+                let first = random(&mut seed, 8) * 20;
+                for number in first..first + 40 {
+                    let text = workload_entry(number, ["v0", "v1"][random(&mut seed, 2)]);
+                    texts.insert(format!("vm-{number}"), text.clone());
+                    mesh.apply(&text);
+                }
+            }
+            12..15 => {
+                let first = random(&mut seed, 6) * 20;
+                for number in first..first + 100 {
+                    if texts.remove(&format!("vm-{number}")).is_some() {
+                        mesh.delete(Kind::WorkloadEntry, "app", &format!("vm-{number}"));
+                    }
+                }
+            }
             _ => {}
         }
-        if round % 4 == 3 {
+        if round % 3 == 2 {
             let fresh = start(&texts);
             let (expected, found) = (state(&fresh.engine, &fresh.handles), state(&mesh.engine, &mesh.handles));
-            let chunks = expected.keys().any(|key| key.starts_with("endpoint_chunks"));
-            *if chunks { &mut chunked } else { &mut listed } += 1;
+            for host in ["large.app.svc.cluster.local", "selecting.example"] {
+                let has = |collection: &str| {
+                    expected.keys().any(|key| key.starts_with(&format!("{collection} ")) && key.contains(host))
+                };
+                for (collection, chunked) in [("endpoints", false), ("endpoint_chunks", true)] {
+                    *seen.entry((host, chunked)).or_default() += usize::from(has(collection));
+                }
+            }
             for (key, value) in &expected {
                 assert_eq!(Some(value), found.get(key), "round {round}: {key}");
             }
@@ -437,7 +633,7 @@ fn state_is_that_of_a_fresh_graph_whatever_the_number_of_endpoints() {
             assert_eq!(mesh.engine.panics(), []);
         }
     }
-    assert!(listed > 2 && chunked > 2, "{listed} listed, {chunked} in chunks");
+    assert!(seen.values().all(|times| *times > 2), "{seen:?}");
 }
 
 #[test]

@@ -14,15 +14,17 @@ use sluice_envoy::endpoint::{
     build_frames_by_locality, build_head, build_part, build_part_by_locality,
 };
 use sluice_model::{
-    Endpoint, Host, Layer, Resource, ResourceKey, ResourceType, Segment, SegmentKey, ServiceKey, Text, View,
+    Endpoint, Host, Layer, Resource, ResourceKey, ResourceType, Segment, SegmentKey, Service, ServiceKey, Text, View,
 };
 
 use super::client_service::ClientService;
-use super::lookup::{EndpointLookup, backends};
+use super::lookup::{EndpointLookup, WholeServices, backends};
+use super::waypoints::WaypointAssignments;
 use super::{Clients, EndpointInputs, Outputs, has_eds, tier_of};
 use crate::content_names::profile_text;
 use crate::registry::endpoints::{EndpointGroup, ServiceEndpoints};
 use crate::traffic::destinations::Destinations;
+use crate::traffic::waypoints::ServedKey;
 use crate::views::Overlay;
 
 /// An assignment of a client in a view.
@@ -58,6 +60,8 @@ struct AssignmentLookupInputs<'a, 's> {
     inputs: &'a EndpointInputs<'a, 's>,
     clients: &'a Clients<'s>,
     by_node: &'a [Index<'s, Text, EndpointClient, ()>; Tier::ALL.len()],
+    /// The waypoints of each service.
+    waypoints: Option<&'a Index<'s, ServiceKey, ServedKey, ()>>,
 }
 
 /// What all assignments of large services depend on, inside a `derive`.
@@ -68,6 +72,7 @@ struct AssignmentLookup {
     clients: [Dep<EndpointClient, ()>; Tier::ALL.len()],
     by_node: [IndexDep<Text, EndpointClient, ()>; Tier::ALL.len()],
     udp_backends: Option<Dep<Host, BTreeSet<u16>>>,
+    waypoints: Option<(IndexDep<ServiceKey, ServedKey, ()>, WaypointAssignments)>,
 }
 
 /// The clients of a service.
@@ -89,6 +94,9 @@ impl AssignmentLookup {
             clients: shared.clients.each_ref().map(|clients| deps.on(clients)),
             by_node: shared.by_node.each_ref().map(|clients| deps.by(clients)),
             udp_backends: shared.inputs.udp_backends.map(|ports| deps.on(ports)),
+            waypoints: shared.inputs.waypoints.as_ref().zip(shared.waypoints).map(|((inputs, clients), waypoints)| {
+                (deps.by(waypoints), WaypointAssignments::on(deps, inputs, clients))
+            }),
         }
     }
 
@@ -101,6 +109,50 @@ impl AssignmentLookup {
         clients: &AssignmentClients<'_>,
         endpoints: &[Endpoint],
         mut build: impl FnMut(AssignmentKey, &AssignmentInputs<'_>) -> AssignmentParts,
+    ) -> Vec<(SegmentKey, Segment)> {
+        let mut rows = self.outbound_segments(cx, service, clients, endpoints, &mut build);
+        if matches!(clients, AssignmentClients::All) {
+            rows.extend(self.waypoint_segments(cx, service, endpoints, &mut build));
+        }
+        rows
+    }
+
+    /// The segments at the waypoints of a service.
+    fn waypoint_segments(
+        &self,
+        cx: &Context,
+        service: &ServiceKey,
+        endpoints: &[Endpoint],
+        build: &mut dyn FnMut(AssignmentKey, &AssignmentInputs<'_>) -> AssignmentParts,
+    ) -> Vec<(SegmentKey, Segment)> {
+        let Some((waypoints, assignments)) = &self.waypoints else { return Vec::new() };
+        let mut rows = Vec::new();
+        for (key, _) in cx.by(waypoints, service) {
+            let list = |all: &WholeServices, _: &Service, root: &Text| {
+                Some(all.lookup.list(cx, Arc::new(endpoints.to_vec()), root))
+            };
+            assignments.each(cx, &key, list, |layer, name, inputs| {
+                let name = Text::from(name);
+                let Layer { view, profile } = layer.clone();
+                let (own, _) = build(AssignmentKey { view, profile, name: name.clone() }, inputs);
+                rows.extend(own.into_iter().map(|(segment, bytes)| {
+                    let (layer, name) = (layer.clone(), name.clone());
+                    let key = SegmentKey { resource_type: ResourceType::Endpoint, layer, name, segment };
+                    (key, Resource::Encoded(bytes.into()))
+                }));
+            });
+        }
+        rows
+    }
+
+    /// The segments at the clients of outbound clusters.
+    fn outbound_segments(
+        &self,
+        cx: &Context,
+        service: &ServiceKey,
+        clients: &AssignmentClients<'_>,
+        endpoints: &[Endpoint],
+        build: &mut dyn FnMut(AssignmentKey, &AssignmentInputs<'_>) -> AssignmentParts,
     ) -> Vec<(SegmentKey, Segment)> {
         let Some(settings) = cx.get(&self.settings, &()) else { return Vec::new() };
         let destinations = self.destinations.get(cx, &service.host);
@@ -173,7 +225,11 @@ pub(super) fn derive_assignments<'s>(
         let on_node = move |client: &EndpointClient, _: &()| tier.is_rare().then(|| (client.node.clone(), ()));
         clients[tier as usize].index(&name, on_node)
     });
-    let shared = AssignmentLookupInputs { inputs, clients, by_node: &by_node };
+    let waypoints = inputs.waypoints.as_ref().map(|(waypoints, _)| {
+        let served = &waypoints.waypoints.served;
+        served.index("waypoints/served-by-service", |(_, service), ()| [(service.clone(), ())])
+    });
+    let shared = AssignmentLookupInputs { inputs, clients, by_node: &by_node, waypoints: waypoints.as_ref() };
     let ServiceEndpoints { large, chunks, .. } = inputs.endpoints.endpoints;
     let parts = chunks.derive("endpoint_assignments/parts", |deps| {
         let shared = AssignmentLookup::on(deps, &shared);

@@ -81,9 +81,13 @@ impl EndpointLookup {
         service: &ServiceKey,
         root: &Text,
     ) -> Option<EndpointList> {
-        let endpoints = cx.get(&self.endpoints, service)?;
+        Some(self.list(cx, cx.get(&self.endpoints, service)?, root))
+    }
+
+    /// Endpoints, with which of them refuse mutual TLS. `root` is the root namespace.
+    pub(super) fn list(&self, cx: &Context, endpoints: Arc<Vec<Endpoint>>, root: &Text) -> EndpointList {
         let refuse_mtls = self.refuse_mtls(cx, &endpoints, root);
-        Some(EndpointList { endpoints, refuse_mtls })
+        EndpointList { endpoints, refuse_mtls }
     }
 
     /// For each endpoint, whether it refuses mutual TLS by policy. `root` is the root namespace.
@@ -136,8 +140,6 @@ impl WholeServices {
 
     /// The endpoints, with which of them refuse mutual TLS. `root` is the root namespace.
     pub(super) fn list(&self, cx: &Context, service: &ServiceKey, root: &Text) -> EndpointList {
-        let endpoints = self.endpoints(cx, service);
-        let refuse_mtls = self.lookup.refuse_mtls(cx, &endpoints, root);
-        EndpointList { endpoints, refuse_mtls }
+        self.lookup.list(cx, self.endpoints(cx, service), root)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sluice_engine::{Collection, Context, Dep, Deps, Index};
+use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::cluster::{ClusterSettings, ClusterSwitches, east_west_cluster_name, uses_eds, vip_cluster_names};
 use sluice_envoy::endpoint::{AssignmentInputs, EndpointClient, Tier, build_assignment, tier};
 use sluice_envoy::wire;
@@ -13,7 +13,7 @@ use sluice_model::{
 };
 
 use super::EndpointLookupInputs;
-use super::lookup::WholeServices;
+use super::lookup::{EndpointList, WholeServices};
 use crate::content_names::profile_text;
 use crate::options::GraphOptions;
 use crate::traffic::destinations::{DestinationInputs, Destinations};
@@ -145,7 +145,79 @@ impl ServedServices {
     }
 }
 
-/// Endpoint assignments of the services of waypoints.
+/// Looks up the assignments of services at their waypoints, inside a `derive`.
+pub(super) struct WaypointAssignments {
+    served: ServedServices,
+    settings: Dep<(), ClusterSettings>,
+    root_namespace: Dep<(), Text>,
+    clients: IndexDep<(Router, Tier), (Router, EndpointClient), ()>,
+    endpoints: WholeServices,
+}
+
+impl WaypointAssignments {
+    pub(super) fn on<'s>(
+        deps: &mut Deps<'s>,
+        inputs: &WaypointOutputInputs<'_, 's>,
+        clients: &WaypointClients<'s>,
+    ) -> Self {
+        Self {
+            served: ServedServices::on(deps, inputs.waypoints, &inputs.destinations),
+            settings: deps.on(&inputs.settings),
+            root_namespace: deps.on(inputs.root_namespace),
+            clients: deps.by(clients),
+            endpoints: WholeServices::on(deps, &inputs.endpoints),
+        }
+    }
+
+    /// Calls `add` with the inputs of each assignment of a service at its waypoint, its layer and its name. `list` returns its
+    /// endpoints, or those of a part; if it returns none, there are no assignments.
+    pub(super) fn each(
+        &self,
+        cx: &Context,
+        key: &ServedKey,
+        list: impl FnOnce(&WholeServices, &Service, &Text) -> Option<EndpointList>,
+        mut add: impl FnMut(&Layer, String, &AssignmentInputs<'_>),
+    ) {
+        let (settings, root) = (cx.get(&self.settings, &()), cx.get(&self.root_namespace, &()));
+        let (Some(settings), Some(root)) = (settings, root) else { return };
+        let Some(found) = self.served.get(cx, key) else { return };
+        let service = &*found.service;
+        let Some(list) = list(&self.endpoints, service, &root) else { return };
+        let of_tier = cx.by(&self.clients, &(key.0.clone(), found.tier(&settings)));
+        let distinct: BTreeSet<EndpointClient> = of_tier.into_iter().map(|((_, client), _)| client).collect();
+        let backends = list.backends();
+        let gateways = self.endpoints.lookup.gateways(cx, false);
+        for client in &distinct {
+            let layer = Layer { view: key.0.view(), profile: profile_text(client) };
+            for port in &service.ports {
+                let names: Vec<(String, &str)> = match key.0.is_east_west() {
+                    true => east_west_cluster_name(service, port).map(|name| (name, "")).into_iter().collect(),
+                    false => vip_cluster_names(service, port, found.rule.as_ref()).collect(),
+                };
+                for (name, subset) in names {
+                    let policy = found.rule.as_ref().and_then(|rule| rule.policy(subset, port.port));
+                    if !uses_eds(service, ProxyType::Waypoint, policy.as_ref()) {
+                        continue;
+                    }
+                    let inputs = AssignmentInputs {
+                        settings: &settings,
+                        client,
+                        service,
+                        port,
+                        subset,
+                        rule: found.rule.as_ref(),
+                        backends: &backends,
+                        gateways: &gateways,
+                        by_name: false,
+                    };
+                    add(&layer, name, &inputs);
+                }
+            }
+        }
+    }
+}
+
+/// Endpoint assignments of the services of waypoints. Those of large services are in segments, except with node-local traffic.
 /// Key: layer and name. From: `waypoints/served`, `waypoints/namespaces`, `services`, `endpoints`, `endpoint_chunks`,
 /// `destination_rules`, `network_gateways`, `mesh_config`, `waypoints/clients`.
 /// Changes when: an endpoint of the service does, or the rule for it. Size: ports of services of connected waypoints ×
@@ -155,56 +227,19 @@ pub(crate) fn derive_waypoint_assignments<'s>(
     clients: &WaypointClients<'s>,
 ) -> Collection<'s, ResourceKey, Resource> {
     inputs.waypoints.served.derive_many("waypoints/endpoint-assignments", |deps| {
-        let served = ServedServices::on(deps, inputs.waypoints, &inputs.destinations);
-        let (settings, root) = (deps.on(&inputs.settings), deps.on(inputs.root_namespace));
-        let clients = deps.by(clients);
-        let endpoints = WholeServices::on(deps, &inputs.endpoints);
+        let assignments = WaypointAssignments::on(deps, inputs, clients);
         move |cx, key: &ServedKey, ()| {
-            let (Some(settings), Some(root)) = (cx.get(&settings, &()), cx.get(&root, &())) else { return Vec::new() };
-            let Some(found) = served.get(cx, key) else { return Vec::new() };
-            let service = &*found.service;
-            let tier = found.tier(&settings);
-            let of_tier = cx.by(&clients, &(key.0.clone(), tier));
-            let distinct: BTreeSet<EndpointClient> = of_tier.into_iter().map(|((_, client), _)| client).collect();
-            let list = endpoints.list(cx, &service.key(), &root);
-            let backends = list.backends();
-            let gateways = endpoints.lookup.gateways(cx, false);
             let mut rows = Vec::new();
-            for client in &distinct {
-                let layer = Layer { view: key.0.view(), profile: profile_text(client) };
-                for port in &service.ports {
-                    let names: Vec<(String, &str)> = match key.0.is_east_west() {
-                        true => east_west_cluster_name(service, port).map(|name| (name, "")).into_iter().collect(),
-                        false => vip_cluster_names(service, port, found.rule.as_ref()).collect(),
-                    };
-                    for (name, subset) in names {
-                        let policy = found.rule.as_ref().and_then(|rule| rule.policy(subset, port.port));
-                        if !uses_eds(service, ProxyType::Waypoint, policy.as_ref()) {
-                            continue;
-                        }
-                        let built = build_assignment(
-                            &AssignmentInputs {
-                                settings: &settings,
-                                client,
-                                service,
-                                port,
-                                subset,
-                                rule: found.rule.as_ref(),
-                                backends: &backends,
-                                gateways: &gateways,
-                                by_name: false,
-                            },
-                            &name,
-                        );
-                        let row = ResourceKey {
-                            resource_type: ResourceType::Endpoint,
-                            layer: layer.clone(),
-                            name: name.into(),
-                        };
-                        rows.push((row, Resource::Encoded(wire::encode(&built))));
-                    }
-                }
-            }
+            let list = |endpoints: &WholeServices, service: &Service, root: &Text| {
+                let whole = service.node_local || endpoints.lookup.is_listed(cx, &service.key());
+                whole.then(|| endpoints.list(cx, &service.key(), root))
+            };
+            assignments.each(cx, key, list, |layer, name, inputs| {
+                let built = build_assignment(inputs, &name);
+                let resource_type = ResourceType::Endpoint;
+                let row = ResourceKey { resource_type, layer: layer.clone(), name: name.into() };
+                rows.push((row, Resource::Encoded(wire::encode(&built))));
+            });
             rows
         }
     })

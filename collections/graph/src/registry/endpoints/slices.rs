@@ -9,7 +9,7 @@ use sluice_model::{
 };
 
 use super::ExportLookup;
-use super::large::{self, EndpointChunkKey, EndpointFacts, SliceHosts};
+use super::large::{EndpointFacts, LargeEndpointKey, SliceHosts, derive_large_endpoints_of_slices};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::networks::NetworkRules;
@@ -48,7 +48,7 @@ pub(crate) struct Slices<'s> {
     /// By Service, and by its import, except large ones.
     pub(crate) by_service: Index<'s, ServiceKey, ObjectKey, Arc<[Endpoint]>>,
     /// The endpoints of large services.
-    pub(crate) chunks: Collection<'s, EndpointChunkKey, Arc<[Endpoint]>>,
+    pub(crate) large: Collection<'s, LargeEndpointKey, Vec<Endpoint>>,
     /// By address: only those of Services without a selector.
     pub(crate) by_address: Index<'s, AddressKey, ObjectKey, ServiceSlice>,
 }
@@ -156,7 +156,7 @@ pub(crate) fn derive_slice_endpoints<'s>(
         let row = |service: &ServiceKey| (service.clone(), found.endpoints.clone());
         found.listed.iter().map(row).collect::<Vec<_>>()
     });
-    let chunks = large::derive_chunks(&endpoints, |found| (&found.large, &found.endpoints));
+    let large = derive_large_endpoints_of_slices(&endpoints, |found| (&found.large, &found.endpoints));
     let by_address = endpoints.index("slice_endpoints/by-address", |key, found| {
         let endpoints = found.endpoints.iter().filter(|_| found.unselected);
         let addresses: BTreeSet<&Text> = endpoints.filter_map(|endpoint| endpoint.addresses.first()).collect();
@@ -164,7 +164,7 @@ pub(crate) fn derive_slice_endpoints<'s>(
         let at = |address: &Text| (key.cluster.clone(), key.namespace.clone(), address.clone());
         addresses.into_iter().map(|address| (at(address), row.clone())).collect::<Vec<_>>()
     });
-    Slices { by_service, by_address, chunks }
+    Slices { by_service, large, by_address }
 }
 
 /// An address that does not belong to a pod: its workload is unknown.

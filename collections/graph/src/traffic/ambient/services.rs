@@ -118,10 +118,8 @@ pub(super) fn derive_services<'s>(
         (key.object.cluster == cluster).then(|| (service.host.clone(), claim))
     });
     let chosen = claims.group("ambient_services/chosen-by-host", |_, claims| Some(choose(claims)));
-    let chosen = chosen.flat_map("ambient_services/chosen", |host: &Host, chosen| {
-        let service = |chosen: &ChosenObject| {
-            (ServiceKey { namespace: chosen.declared.object.namespace.clone(), host: host.clone() }, chosen.clone())
-        };
+    let chosen = chosen.flat_map("ambient_services/chosen", |_: &Host, chosen| {
+        let service = |chosen: &ChosenObject| (chosen.declared.service(), chosen.clone());
         chosen.iter().map(service).collect::<Vec<_>>()
     });
     // With several networks, `ambient_services` also has those of other clusters.
