@@ -114,23 +114,31 @@ pub(crate) fn derive_selected_workloads<'s>(
     options: &GraphOptions,
 ) -> SelectedWorkloads<'s> {
     let services_select_entries = options.services_select_entries;
+    // Most namespaces have no such workloads, and their selectors need no memory.
+    let namespaces = instances
+        .all
+        .index("workload_instances/by-namespace", |key, _| [(key.object.namespace.clone(), ())])
+        .distinct("workload_instances/namespaces");
     let selections = declared.derive("workload_selections", |deps| {
-        let entries = deps.on(&objects.service_entries);
-        move |cx, key, service| match key.kind {
-            Kind::Service | Kind::ServiceImport => {
-                WorkloadSelection::of_service(service).filter(|_| services_select_entries)
-            }
-            _ => {
-                let entry = cx.get(&entries, &key.object)?;
-                entry.workload_selector.as_ref().map(|selector| WorkloadSelection::of_entry(service, selector))
+        let (namespaces, entries) = (deps.on(&namespaces), deps.on(&objects.service_entries));
+        move |cx, key, service| {
+            cx.get(&namespaces, &key.object.namespace)?;
+            match key.kind {
+                Kind::Service | Kind::ServiceImport => {
+                    WorkloadSelection::of_service(service).filter(|_| services_select_entries)
+                }
+                _ => {
+                    let entry = cx.get(&entries, &key.object)?;
+                    entry.workload_selector.as_ref().map(|selector| WorkloadSelection::of_entry(service, selector))
+                }
             }
         }
     });
     let by_label = selections.index("workload_selections/by-label", |key, selection| {
-        [(selector_key(&key.object.namespace, &selection.selector), selection.clone())]
+        [(selector_key(&key.object.namespace, &selection.selector), ())]
     });
     let endpoints = instances.all.derive_many("selected_endpoints", |deps| {
-        let selections = deps.by(&by_label);
+        let (selections, by_label) = (deps.on(&selections), deps.by(&by_label));
         let exports = ExportLookup::on(deps, objects, options);
         move |cx, key: &WorkloadInstanceKey, instance: &WorkloadInstance| {
             let (namespace, labels) = (&key.object.namespace, &instance.endpoint.labels);
@@ -138,10 +146,11 @@ pub(crate) fn derive_selected_workloads<'s>(
             let of_labels = labels.iter().filter(|(label, _)| !label.is_empty());
             let none = (Text::default(), Text::default());
             let places = std::iter::once((&none.0, &none.1)).chain(of_labels);
-            let rows = places
-                .flat_map(|(label, value)| cx.by(&selections, &(namespace.clone(), label.clone(), value.clone())));
-            let selecting = rows.filter(|(_, selection)| match_labels(&selection.selector, labels));
-            let made = selecting.filter_map(|(declared, selection)| {
+            let rows =
+                places.flat_map(|(label, value)| cx.by(&by_label, &(namespace.clone(), label.clone(), value.clone())));
+            let found = rows.filter_map(|(declared, _)| Some((cx.get(&selections, &declared)?, declared)));
+            let selecting = found.filter(|(selection, _)| match_labels(&selection.selector, labels));
+            let made = selecting.filter_map(|(selection, declared)| {
                 let mut endpoints = selection.endpoints(declared.kind, key.kind, instance);
                 for endpoint in &mut endpoints {
                     let export = selection.export.as_ref();
