@@ -310,7 +310,7 @@ async fn run_authority(server: &ApiServer) {
 async fn rights_of_a_cluster_signer_are_granted_only_with_one() {
     let server = ApiServer::start().await.expect("a server");
     let client = || server.client().expect("a client");
-    let config = SignerConfig { signer: "a/b".into(), timeout: Duration::from_millis(1), ..SignerConfig::default() };
+    let config = SignerConfig { signer: "a/b".into(), timeout: Duration::from_secs(1), ..SignerConfig::default() };
     let signer = KubernetesSigner::new(client(), config, sluice_ca::LifetimeLimits::default());
     let key = rcgen::KeyPair::generate().expect("a key");
     let identity = "spiffe://td/ns/shop/sa/cart";
