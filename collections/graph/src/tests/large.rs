@@ -232,6 +232,22 @@ fn processed(mesh: &TestGraph) -> u64 {
     mesh.engine.metrics().collections.iter().map(|collection| collection.records_in).sum()
 }
 
+/// Checks that a change takes the same work in meshes of two sizes.
+fn assert_same_work(sizes: [usize; 2], work: impl Fn(usize) -> u64) {
+    let work = sizes.map(work);
+    // Chunks have different sizes.
+    assert!(work[1] < work[0] * 2 && work[0] < work[1] * 2, "{work:?}");
+}
+
+/// The work for changes of ten endpoints.
+fn work_for_endpoints(mesh: &TestGraph) -> u64 {
+    let before = processed(mesh);
+    for number in 100..110 {
+        mesh.apply(&slice(2, 2 * SLICE..3 * SLICE, &BTreeSet::from([number])));
+    }
+    processed(mesh) - before
+}
+
 #[test]
 fn an_endpoint_of_a_large_service_changes_one_segment() {
     let mut mesh = large_mesh(600, "");
@@ -301,19 +317,13 @@ fn the_import_of_a_service_with_node_local_traffic_has_the_endpoints_of_a_node()
 #[test]
 fn work_for_an_endpoint_does_not_depend_on_their_number() {
     for others in ["", ENTRY] {
-        let work = [400, 1600].map(|endpoints| {
+        assert_same_work([400, 1600], |endpoints| {
             let mesh = large_mesh_with(GraphOptions::default(), endpoints, &(service("") + others));
             for proxy in 0..20 {
                 mesh.connect(client(&format!("client-{proxy}"), 0));
             }
-            let before = processed(&mesh);
-            for number in 100..110 {
-                mesh.apply(&slice(2, 2 * SLICE..3 * SLICE, &BTreeSet::from([number])));
-            }
-            processed(&mesh) - before
+            work_for_endpoints(&mesh)
         });
-        // Chunks have different sizes.
-        assert!(work[1] < work[0] * 2 && work[0] < work[1] * 2, "{work:?}");
     }
 }
 
@@ -346,17 +356,11 @@ fn an_endpoint_of_a_large_service_changes_one_segment_at_its_waypoint() {
 
 #[test]
 fn work_for_an_endpoint_at_its_waypoint_does_not_depend_on_their_number() {
-    let work = [400, 1600].map(|endpoints| {
+    assert_same_work([400, 1600], |endpoints| {
         let mesh = large_mesh_with(ambient(), endpoints, &(service("") + WAYPOINT));
         mesh.connect(waypoint());
-        let before = processed(&mesh);
-        for number in 100..110 {
-            mesh.apply(&slice(2, 2 * SLICE..3 * SLICE, &BTreeSet::from([number])));
-        }
-        processed(&mesh) - before
+        work_for_endpoints(&mesh)
     });
-    // Chunks have different sizes.
-    assert!(work[1] < work[0] * 2 && work[0] < work[1] * 2, "{work:?}");
 }
 
 #[test]
@@ -368,7 +372,7 @@ fn work_for_a_selected_workload_does_not_depend_on_their_number() {
         (SELECTING_ENTRY.to_owned(), vec![key("selecting.example")]),
         (service("") + SELECTING_ENTRY, vec![service_key, key("selecting.example")]),
     ] {
-        let work = [500, 2000].map(|workloads| {
+        assert_same_work([500, 2000], |workloads| {
             let entries: String = (0..workloads).map(|number| workload_entry(number, "v1")).collect();
             let mesh = large_mesh_with(GraphOptions::default(), 100, &(objects.clone() + &entries));
             for key in &large {
@@ -384,8 +388,6 @@ fn work_for_a_selected_workload_does_not_depend_on_their_number() {
             }
             processed(&mesh) - before
         });
-        // Chunks have different sizes.
-        assert!(work[1] < work[0] * 2 && work[0] < work[1] * 2, "{work:?}");
     }
 }
 

@@ -18,7 +18,7 @@ use sluice_model::{
 };
 
 use super::client_service::ClientService;
-use super::lookup::{EndpointLookup, WholeServices, backends};
+use super::lookup::{EndpointLookup, backends};
 use super::waypoints::WaypointAssignments;
 use super::{Clients, EndpointInputs, Outputs, has_eds, tier_of};
 use crate::content_names::profile_text;
@@ -128,9 +128,7 @@ impl AssignmentLookup {
         let Some((waypoints, assignments)) = &self.waypoints else { return Vec::new() };
         let mut rows = Vec::new();
         for (key, _) in cx.by(waypoints, service) {
-            let list = |all: &WholeServices, _: &Service, root: &Text| {
-                Some(all.lookup.list(cx, Arc::new(endpoints.to_vec()), root))
-            };
+            let list = |_: &Service, root: &Text| Some(self.endpoints.list(cx, Arc::new(endpoints.to_vec()), root));
             assignments.each(cx, &key, list, |layer, name, inputs| {
                 let name = Text::from(name);
                 let Layer { view, profile } = layer.clone();

@@ -13,7 +13,7 @@ use sluice_model::{
 };
 
 use super::EndpointLookupInputs;
-use super::lookup::{EndpointList, WholeServices};
+use super::lookup::{EndpointList, EndpointLookup, WholeServices};
 use crate::content_names::profile_text;
 use crate::options::GraphOptions;
 use crate::traffic::destinations::{DestinationInputs, Destinations};
@@ -151,7 +151,7 @@ pub(super) struct WaypointAssignments {
     settings: Dep<(), ClusterSettings>,
     root_namespace: Dep<(), Text>,
     clients: IndexDep<(Router, Tier), (Router, EndpointClient), ()>,
-    endpoints: WholeServices,
+    endpoints: EndpointLookup,
 }
 
 impl WaypointAssignments {
@@ -165,28 +165,28 @@ impl WaypointAssignments {
             settings: deps.on(&inputs.settings),
             root_namespace: deps.on(inputs.root_namespace),
             clients: deps.by(clients),
-            endpoints: WholeServices::on(deps, &inputs.endpoints),
+            endpoints: EndpointLookup::on(deps, &inputs.endpoints),
         }
     }
 
     /// Calls `add` with the inputs of each assignment of a service at its waypoint, its layer and its name. `list` returns its
-    /// endpoints, or those of a part; if it returns none, there are no assignments.
+    /// endpoints, or those of a part, from the service and the root namespace; if it returns none, there are no assignments.
     pub(super) fn each(
         &self,
         cx: &Context,
         key: &ServedKey,
-        list: impl FnOnce(&WholeServices, &Service, &Text) -> Option<EndpointList>,
+        list: impl FnOnce(&Service, &Text) -> Option<EndpointList>,
         mut add: impl FnMut(&Layer, String, &AssignmentInputs<'_>),
     ) {
         let (settings, root) = (cx.get(&self.settings, &()), cx.get(&self.root_namespace, &()));
         let (Some(settings), Some(root)) = (settings, root) else { return };
         let Some(found) = self.served.get(cx, key) else { return };
         let service = &*found.service;
-        let Some(list) = list(&self.endpoints, service, &root) else { return };
+        let Some(list) = list(service, &root) else { return };
         let of_tier = cx.by(&self.clients, &(key.0.clone(), found.tier(&settings)));
         let distinct: BTreeSet<EndpointClient> = of_tier.into_iter().map(|((_, client), _)| client).collect();
         let backends = list.backends();
-        let gateways = self.endpoints.lookup.gateways(cx, false);
+        let gateways = self.endpoints.gateways(cx, false);
         for client in &distinct {
             let layer = Layer { view: key.0.view(), profile: profile_text(client) };
             for port in &service.ports {
@@ -228,9 +228,10 @@ pub(crate) fn derive_waypoint_assignments<'s>(
 ) -> Collection<'s, ResourceKey, Resource> {
     inputs.waypoints.served.derive_many("waypoints/endpoint-assignments", |deps| {
         let assignments = WaypointAssignments::on(deps, inputs, clients);
+        let endpoints = WholeServices::on(deps, &inputs.endpoints);
         move |cx, key: &ServedKey, ()| {
             let mut rows = Vec::new();
-            let list = |endpoints: &WholeServices, service: &Service, root: &Text| {
+            let list = |service: &Service, root: &Text| {
                 let whole = service.node_local || endpoints.lookup.is_listed(cx, &service.key());
                 whole.then(|| endpoints.list(cx, &service.key(), root))
             };

@@ -58,17 +58,22 @@ pub(crate) fn derive_declared_endpoints<'s>(
             (!found.is_empty()).then_some(found)
         }
     });
-    // A ServiceEntry declares one service for each of its addresses, each with all of the endpoints.
-    let repeated = endpoints.join("declared_endpoints/repeated", declared, |key, endpoints, service| {
-        let addresses = service.addresses.values().next().filter(|_| key.kind == Kind::ServiceEntry);
-        // Envoy resolves one host name for each port of a round-robin cluster.
-        let once = service.resolution == Resolution::DnsRoundRobinLb;
-        let times = addresses.filter(|_| !once).map_or(1, Vec::len).max(1);
+    let repeated = endpoints.join("declared_endpoints/repeated", declared, |_, endpoints, service| {
+        let times = times(service);
         Some(endpoints.iter().flat_map(|endpoint| std::iter::repeat_n(endpoint.clone(), times)).collect::<Vec<_>>())
     });
     let by_service =
         repeated.index("declared_endpoints/by-service", |key, endpoints| [(key.service(), endpoints.clone())]);
     DeclaredEndpoints { endpoints, by_service }
+}
+
+/// How many times the service of a ServiceEntry has each endpoint: it declares one service for each of its addresses, each
+/// with all of the endpoints. Envoy resolves one host name for each port of a round-robin cluster.
+pub(super) fn times(service: &Service) -> usize {
+    match service.resolution {
+        Resolution::DnsRoundRobinLb => 1,
+        _ => service.addresses.values().next().map_or(1, Vec::len).max(1),
+    }
 }
 
 pub(super) fn is_ip(endpoint: &Endpoint) -> bool {

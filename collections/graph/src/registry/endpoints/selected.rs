@@ -9,7 +9,7 @@ use sluice_engine::{Collection, Index};
 use sluice_model::{Endpoint, Kind, Labels, Resolution, Service, ServiceKey, ServicePort, Text, match_labels};
 
 use super::ExportLookup;
-use super::declared::{is_ip, of_entry};
+use super::declared::{is_ip, of_entry, times};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::services::DeclaredKey;
@@ -24,8 +24,7 @@ pub(crate) struct SelectedEndpoints {
     /// One for each port.
     pub(crate) endpoints: Vec<Endpoint>,
     resolution: Resolution,
-    /// How many times the service has each: a ServiceEntry declares one service for each of its addresses, each with all of
-    /// the endpoints.
+    /// How many times the service has each.
     times: usize,
 }
 
@@ -75,12 +74,11 @@ impl WorkloadSelection {
     }
 
     fn of_entry(service: &Service, selector: &Labels) -> Self {
-        let addresses = service.addresses.values().next().map_or(1, Vec::len);
         Self {
             selector: selector.clone(),
             ports: service.ports.clone(),
             resolution: service.resolution,
-            times: addresses.max(1),
+            times: times(service),
             export: None,
         }
     }
@@ -177,12 +175,9 @@ pub(super) fn selected_endpoints<'a>(
     // Envoy resolves one host name for each port of a round-robin cluster.
     let mut resolved = BTreeSet::new();
     for (declared, selected) in rows {
-        if selected.resolution == Resolution::DnsRoundRobinLb {
-            let first = selected.endpoints.iter().filter(|endpoint| resolved.insert((declared, &endpoint.port_name)));
-            found.extend(first.cloned());
-        } else {
-            found.extend(selected.repeated().cloned());
-        }
+        let is_once = selected.resolution == Resolution::DnsRoundRobinLb;
+        let own = selected.repeated().filter(|endpoint| !is_once || resolved.insert((declared, &endpoint.port_name)));
+        found.extend(own.cloned());
     }
     found
 }
