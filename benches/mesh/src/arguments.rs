@@ -486,7 +486,7 @@ pub(crate) struct FaultArguments {
     /// Connected proxies.
     #[arg(long, default_value_t = 200)]
     pub(crate) proxies: usize,
-    /// Faults to inject, comma separated; all if not given.
+    /// Faults to inject, comma separated; all but the panics, which need a debug build of the server, if not given.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "FAULT")]
     pub(crate) faults: Vec<FaultKind>,
     /// Duration of each fault, such as 10s or 1m.

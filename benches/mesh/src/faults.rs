@@ -50,7 +50,7 @@ pub(crate) async fn run(arguments: &FaultArguments) -> Result<bool> {
     let setup = Setup::started(arguments.started.shape.shape()?, arguments.proxies, &arguments.started.sluiced);
     let setup = Setup { api_proxy: true, digests: true, priority: ProxyPriority::Normal, ..setup };
     let measure = MeasureOptions { driver: Driver::Kube, ..arguments.started.measure.clone() };
-    let faults = if arguments.faults.is_empty() { FaultKind::all() } else { arguments.faults.clone() };
+    let faults = if arguments.faults.is_empty() { FaultKind::of_all_builds() } else { arguments.faults.clone() };
     let mut faulty = FaultyMesh {
         mesh: MeasuredMesh::open(&setup, &measure).await?,
         churn: Churn::new(arguments.seed),
@@ -91,7 +91,7 @@ impl FaultyMesh<'_> {
         self.mesh.fleet.settle(Instant::now(), QUIET, Instant::now() + timeout).await;
         let before = self.mesh.fleet.traffic();
         let memory_before_mib = self.memory_mib()?;
-        let active = match inject::begin(fault, self).await? {
+        let mut active = match inject::begin(fault, self).await? {
             Injected::Active(active) => active,
             Injected::Skipped(reason) => return Ok(FaultOutcome::skipped(fault, reason)),
         };
@@ -102,7 +102,9 @@ impl FaultyMesh<'_> {
         let held = started.elapsed();
         let during = self.mesh.fleet.traffic().since(&before);
         let (recovery_ms, missed) = self.recover(&active).await?;
-        active.clean_up(self).await?;
+        if let Some(clients) = active.clients.take() {
+            clients.end(self).await?;
+        }
         // Each kind of objects is watched by itself: kinds without a recovery change may arrive later, but within the same time.
         let limit = self.arguments.recovery.min(MAX_SETTLE);
         self.mesh.fleet.settle(Instant::now(), limit, Instant::now() + timeout).await;
@@ -112,6 +114,9 @@ impl FaultyMesh<'_> {
             compare_with_fresh_server(&mut self.mesh, &server_options, timeout).await?;
         let memory_after_mib = self.memory_mib()?;
         ensure!(compared > 0, "no resource was compared");
+        if active.has_other_server {
+            self.replace_server(&self.options()?).await?;
+        }
         connect::connect("reconnect", &mut self.mesh.fleet, clients, &self.mesh.server, timeout, connect::QUIET)
             .await?;
         Ok(FaultOutcome {
@@ -131,7 +136,8 @@ impl FaultyMesh<'_> {
     }
 
     /// Makes the recovery changes, ends the fault, and waits until all proxies hold the changes. Returns the milliseconds
-    /// since the end of the fault, and the number of proxies that do not hold them in time.
+    /// since the end of the fault, and the number of proxies that do not hold them in time. If the server had ended, the time
+    /// from its end until all proxies were configured counts too.
     async fn recover(&mut self, active: &ActiveFault) -> Result<(Option<f64>, usize)> {
         let shape = self.mesh.objects.shape;
         let mut expected: Vec<Expectation> = Vec::new();
@@ -152,7 +158,8 @@ impl FaultyMesh<'_> {
             Ok(Instant::now())
         });
         let followed = followed.await?;
-        Ok((followed.latencies.last().copied(), followed.missed))
+        let restart_ms = active.longest_restart.map_or(0.0, |restart| restart.as_secs_f64() * 1000.0);
+        Ok((followed.latencies.last().map(|last| last.max(restart_ms)), followed.missed))
     }
 
     /// Changes the mesh at random.

@@ -79,10 +79,16 @@ pub(crate) struct Fleet {
     shape: Shape,
     group: ProxyGroup,
     nodes: Vec<Arc<Node>>,
-    tasks: Vec<JoinHandle<SimulatedProxy>>,
-    stops: Vec<Arc<Notify>>,
+    connected: Vec<ConnectedProxy>,
     /// The runtime of their tasks.
     runtime: DedicatedRuntime,
+}
+
+/// A proxy with a task that keeps its stream open.
+struct ConnectedProxy {
+    number: usize,
+    task: JoinHandle<SimulatedProxy>,
+    stop: Arc<Notify>,
 }
 
 /// The outcome of one change.
@@ -133,8 +139,7 @@ impl Fleet {
             nodes: nodes.collect::<anyhow::Result<_>>()?,
             shape: *shape,
             group,
-            tasks: Vec::new(),
-            stops: Vec::new(),
+            connected: Vec::new(),
             runtime,
         })
     }
@@ -161,10 +166,10 @@ impl Fleet {
     pub(crate) fn connect(&mut self, clients: Vec<SimulatedProxy>) {
         for client in clients {
             let stop = Arc::new(Notify::new());
-            self.shared.set_configured(client.number, false);
-            self.stops.push(stop.clone());
-            let client = client::run(client, self.shared.clone(), stop);
-            self.tasks.push(self.runtime.handle().spawn(client));
+            let number = client.number;
+            self.shared.set_configured(number, false);
+            let task = self.runtime.handle().spawn(client::run(client, self.shared.clone(), stop.clone()));
+            self.connected.push(ConnectedProxy { number, task, stop });
         }
     }
 
@@ -193,12 +198,18 @@ impl Fleet {
 
     /// Ends all streams; returns the proxies with the versions they hold.
     pub(crate) async fn disconnect(&mut self) -> Vec<SimulatedProxy> {
-        for stop in self.stops.drain(..) {
-            stop.notify_one();
+        self.disconnect_some(|_| true).await
+    }
+
+    /// Ends the streams of the proxies with these numbers; returns the proxies with the versions they hold.
+    pub(crate) async fn disconnect_some(&mut self, selects: impl Fn(usize) -> bool) -> Vec<SimulatedProxy> {
+        let ended: Vec<_> = self.connected.extract_if(.., |proxy| selects(proxy.number)).collect();
+        for proxy in &ended {
+            proxy.stop.notify_one();
         }
         let mut clients = Vec::new();
-        for task in self.tasks.drain(..) {
-            if let Ok(client) = task.await {
+        for proxy in ended {
+            if let Ok(client) = proxy.task.await {
                 clients.push(client);
             }
         }

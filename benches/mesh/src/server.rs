@@ -84,6 +84,7 @@ struct Started {
     child: Child,
     /// Its HTTP port.
     http: SocketAddr,
+    monitoring: SocketAddr,
     /// Its port for webhooks, if it serves them.
     https: Option<SocketAddr>,
     /// Its port for proxies over TLS, if it serves them.
@@ -168,7 +169,8 @@ impl Server {
             .spawn()
             .with_context(|| format!("start {}", server_options.binary.display()))?;
         let process = child.id().map(Process::new).transpose()?;
-        let started = Started { child, http, https, secure, was_ready: false, server_options: server_options.clone() };
+        let server_options = server_options.clone();
+        let started = Started { child, http, monitoring, https, secure, was_ready: false, server_options };
         Ok(Self { address: grpc, process, started: Some(started) })
     }
 
@@ -204,6 +206,15 @@ impl Server {
     /// It was not started here.
     pub(crate) fn http(&self) -> Result<SocketAddr> {
         self.started.as_ref().map(|started| started.http).context("the server was started here")
+    }
+
+    /// Its ports without TLS: for proxies, HTTP and monitoring.
+    ///
+    /// # Errors
+    /// It was not started here.
+    pub(crate) fn plain_ports(&self) -> Result<[SocketAddr; 3]> {
+        let started = self.started.as_ref().context("the server was started here")?;
+        Ok([self.address, started.http, started.monitoring])
     }
 
     /// Its port for webhooks.

@@ -22,14 +22,16 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x0
 pub(super) struct HostileClients(JoinSet<()>);
 
 impl HostileClients {
-    pub(super) fn start(server: SocketAddr) -> Self {
+    /// Clients that each attack one of these ports at a time.
+    pub(super) fn start(ports: [SocketAddr; 3]) -> Self {
         let mut clients = JoinSet::new();
         for seed in 0..CLIENTS {
             clients.spawn(async move {
                 let mut random = StdRng::seed_from_u64(seed);
                 loop {
                     // The server may close the connection at any time.
-                    let _ = tokio::time::timeout(CONNECTION_TIME, attack(server, &mut random)).await;
+                    let port = ports[random.random_range(0..ports.len())];
+                    let _ = tokio::time::timeout(CONNECTION_TIME, attack(port, &mut random)).await;
                     tokio::time::sleep(Duration::from_millis(random.random_range(1..50))).await;
                 }
             });
@@ -44,8 +46,8 @@ impl HostileClients {
 }
 
 /// One connection: nothing, random bytes, a TLS record, or HTTP/2 with frames that are not requests.
-async fn attack(server: SocketAddr, random: &mut StdRng) -> std::io::Result<()> {
-    let mut connection = TcpStream::connect(server).await?;
+async fn attack(port: SocketAddr, random: &mut StdRng) -> std::io::Result<()> {
+    let mut connection = TcpStream::connect(port).await?;
     let mut bytes = match random.random_range(0..5) {
         0 => Vec::new(),
         1 => PREFACE[..random.random_range(1..PREFACE.len())].to_vec(),

@@ -1,7 +1,7 @@
 //! Begins and ends faults.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
@@ -32,23 +32,39 @@ pub(super) enum Injected {
     Skipped(String),
 }
 
-/// A fault that has begun, and how it ends.
-pub(super) enum ActiveFault {
-    /// It ends by itself.
-    Passing,
+/// A fault that has begun.
+#[derive(Default)]
+pub(super) struct ActiveFault {
+    end: FaultEnd,
+    /// The clients that are a part of it.
+    pub(super) clients: Option<FaultClients>,
+    /// The server runs with other options than the usual ones.
+    pub(super) has_other_server: bool,
+    /// If the server has ended: the longest time from its end until another had configured all proxies.
+    pub(super) longest_restart: Option<Duration>,
+}
+
+/// How a fault ends, as far as the recovery depends on that.
+#[derive(Default)]
+enum FaultEnd {
+    /// It has ended, or the recovery takes place while it lasts.
+    #[default]
+    Nothing,
     /// The proxy before the API server is restored.
     Proxy,
     /// The process of the server is continued.
     Paused,
-    /// The server runs with other options, and is started again with the usual ones.
-    OtherOptions,
-    /// The clock jumps back, and the server is started again with the real clock.
+    /// The clock jumps back.
     Clock(FakeClock),
-    /// Reviews of tokens are answered again, and the server is started again with the usual options.
-    TokenServiceHung(TokenCallers),
-    /// The clients end.
+    /// Reviews of tokens are answered again.
+    TokenReviews,
+}
+
+/// Clients that are a part of a fault. They stay during the recovery.
+pub(super) enum FaultClients {
+    Token(TokenCallers),
     Hostile(HostileClients),
-    /// All proxies read promptly again.
+    /// Some of the proxies.
     Slow,
 }
 
@@ -56,7 +72,7 @@ pub(super) enum ActiveFault {
 pub(super) async fn begin(fault: FaultKind, faulty: &mut FaultyMesh<'_>) -> Result<Injected> {
     let json = |status: &str, body: &str| {
         proxy(&faulty.mesh)?.respond(status, "application/json", body);
-        Ok::<_, anyhow::Error>(ActiveFault::Proxy)
+        Ok::<_, anyhow::Error>(ActiveFault::ends(FaultEnd::Proxy))
     };
     let active = match fault {
         FaultKind::ApiNotFound => json("404 Not Found", &failure(404, "NotFound"))?,
@@ -69,19 +85,19 @@ pub(super) async fn begin(fault: FaultKind, faulty: &mut FaultyMesh<'_>) -> Resu
         }
         FaultKind::ApiFrozen => {
             proxy(&faulty.mesh)?.freeze();
-            ActiveFault::Proxy
+            ActiveFault::ends(FaultEnd::Proxy)
         }
         FaultKind::ApiRefused => {
             proxy(&faulty.mesh)?.refuse();
-            ActiveFault::Proxy
+            ActiveFault::ends(FaultEnd::Proxy)
         }
         FaultKind::ApiConnectionsLost => {
             proxy(&faulty.mesh)?.lose_connections();
-            ActiveFault::Passing
+            ActiveFault::default()
         }
         FaultKind::ApiCompacted => {
             api(&faulty.mesh)?.compact();
-            ActiveFault::Passing
+            ActiveFault::default()
         }
         FaultKind::TokenServiceHung => {
             let mut options = ServerOptions { secure: true, ..faulty.options()? };
@@ -89,20 +105,23 @@ pub(super) async fn begin(fault: FaultKind, faulty: &mut FaultyMesh<'_>) -> Resu
             faulty.start_server(&options).await?;
             api(&faulty.mesh)?.hang_token_reviews(true);
             let root = api(&faulty.mesh)?.root_certificate()?;
-            ActiveFault::TokenServiceHung(TokenCallers::start(faulty.mesh.server.secure()?, &root).await?)
+            let callers = TokenCallers::start(faulty.mesh.server.secure()?, &root).await?;
+            let clients = Some(FaultClients::Token(callers));
+            ActiveFault { clients, has_other_server: true, ..ActiveFault::ends(FaultEnd::TokenReviews) }
         }
         FaultKind::ServerPaused => {
             faulty.mesh.server.signal(Signal::SIGSTOP)?;
-            ActiveFault::Paused
+            ActiveFault::ends(FaultEnd::Paused)
         }
         FaultKind::ServerTerminated => {
-            terminate_often(faulty).await?;
-            ActiveFault::Passing
+            let longest_restart = Some(terminate_often(faulty).await?);
+            ActiveFault { longest_restart, ..ActiveFault::default() }
         }
         FaultKind::ServerKilled => {
+            let killed = Instant::now();
             faulty.mesh.server.restart().await?;
             faulty.reach_server().await?;
-            ActiveFault::Passing
+            ActiveFault { longest_restart: Some(killed.elapsed()), ..ActiveFault::default() }
         }
         FaultKind::TaskPanics | FaultKind::FatalPanics => {
             let panics = Panics::new()?;
@@ -114,16 +133,16 @@ pub(super) async fn begin(fault: FaultKind, faulty: &mut FaultyMesh<'_>) -> Resu
                 faulty.start_server(&options).await?;
                 return Ok(Injected::Skipped("only debug builds of the server inject panics".to_owned()));
             }
-            match fault {
+            let longest_restart = Some(match fault {
                 FaultKind::TaskPanics => panics.restart_each_task(faulty).await?,
                 _ => panics.end_by_each_task(faulty, &options).await?,
-            }
-            ActiveFault::OtherOptions
+            });
+            ActiveFault { longest_restart, has_other_server: true, ..ActiveFault::default() }
         }
         FaultKind::LogDiskFull => {
             let options = ServerOptions { log: Some(PathBuf::from(FULL_DISK)), ..faulty.options()? };
             faulty.start_server(&options).await?;
-            ActiveFault::OtherOptions
+            ActiveFault { has_other_server: true, ..ActiveFault::default() }
         }
         FaultKind::ClockJumps => {
             let clock = match FakeClock::install() {
@@ -134,97 +153,121 @@ pub(super) async fn begin(fault: FaultKind, faulty: &mut FaultyMesh<'_>) -> Resu
             options.environment.extend(clock.environment());
             faulty.start_server(&options).await?;
             clock.jump("+1d")?;
-            ActiveFault::Clock(clock)
+            ActiveFault { has_other_server: true, ..ActiveFault::ends(FaultEnd::Clock(clock)) }
         }
-        FaultKind::HostileClients => ActiveFault::Hostile(HostileClients::start(faulty.mesh.server.address)),
+        FaultKind::HostileClients => {
+            let clients = HostileClients::start(faulty.mesh.server.plain_ports()?);
+            ActiveFault { clients: Some(FaultClients::Hostile(clients)), ..ActiveFault::default() }
+        }
         FaultKind::SlowClients => {
-            let pace = |number: usize| match number % 100 {
-                0 => Pace::Dead,
-                number if number % 10 == 1 => Pace::Slow(SLOW_CLIENT_DELAY),
-                _ => Pace::Prompt,
-            };
-            faulty.set_paces(pace).await?;
-            ActiveFault::Slow
+            faulty.slow_clients_read(pace_of_slow_client).await?;
+            ActiveFault { clients: Some(FaultClients::Slow), ..ActiveFault::default() }
         }
     };
     Ok(Injected::Active(active))
 }
 
 impl ActiveFault {
+    fn ends(end: FaultEnd) -> Self {
+        Self { end, ..Self::default() }
+    }
+
     /// Ends the fault, as far as the recovery depends on that.
     pub(super) fn end(&self, mesh: &MeasuredMesh) -> Result<()> {
-        match self {
-            Self::Proxy => proxy(mesh)?.restore(),
-            Self::Paused => mesh.server.signal(Signal::SIGCONT)?,
-            Self::Clock(clock) => clock.jump("-1d")?,
-            Self::TokenServiceHung(_) => api(mesh)?.hang_token_reviews(false),
-            // The recovery takes place while these last.
-            Self::Passing | Self::OtherOptions | Self::Hostile(_) | Self::Slow => {}
+        match &self.end {
+            FaultEnd::Nothing => {}
+            FaultEnd::Proxy => proxy(mesh)?.restore(),
+            FaultEnd::Paused => mesh.server.signal(Signal::SIGCONT)?,
+            FaultEnd::Clock(clock) => clock.jump("-1d")?,
+            FaultEnd::TokenReviews => api(mesh)?.hang_token_reviews(false),
         }
         Ok(())
     }
+}
 
-    /// Returns to the usual server and proxies.
-    pub(super) async fn clean_up(self, faulty: &mut FaultyMesh<'_>) -> Result<()> {
+impl FaultClients {
+    /// Ends the clients that are no proxies. All proxies read promptly again.
+    pub(super) async fn end(self, faulty: &mut FaultyMesh<'_>) -> Result<()> {
         match self {
-            Self::Passing | Self::Proxy | Self::Paused => Ok(()),
-            Self::OtherOptions | Self::Clock(_) => {
-                let options = faulty.options()?;
-                faulty.start_server(&options).await
-            }
-            Self::TokenServiceHung(callers) => {
-                callers.stop().await?;
-                let options = faulty.options()?;
-                faulty.start_server(&options).await
-            }
+            Self::Token(callers) => callers.stop().await,
             Self::Hostile(clients) => clients.stop().await,
-            Self::Slow => faulty.set_paces(|_| Pace::Prompt).await,
+            Self::Slow => faulty.slow_clients_read(|_| Pace::Prompt).await,
         }
+    }
+}
+
+/// How the proxy of that number reads during `slow-clients`.
+fn pace_of_slow_client(number: usize) -> Pace {
+    match number % 100 {
+        0 => Pace::Dead,
+        number if number % 10 == 1 => Pace::Slow(SLOW_CLIENT_DELAY),
+        _ => Pace::Prompt,
     }
 }
 
 impl FaultyMesh<'_> {
     /// Replaces the server, and waits until all proxies are configured by the new one.
     async fn start_server(&mut self, options: &ServerOptions) -> Result<()> {
+        self.replace_server(options).await?;
+        self.await_configured().await
+    }
+
+    /// Replaces the server. Proxies connect to the new one from their next stream on.
+    pub(super) async fn replace_server(&mut self, options: &ServerOptions) -> Result<()> {
         self.mesh.server.terminate(TERMINATION_LIMIT).await?;
         self.mesh.server = Server::start(options).await?.0;
-        self.reach_server().await
+        self.mesh.fleet.move_to(self.mesh.server.address);
+        Ok(())
     }
 
     /// Sends the streams of all proxies to the present server, and waits until they are configured.
     pub(super) async fn reach_server(&mut self) -> Result<()> {
         self.mesh.fleet.move_to(self.mesh.server.address);
-        let (_, missed) = self.mesh.fleet.configured(std::time::Instant::now(), self.timeout()).await;
-        ensure!(missed == 0, "{missed} proxies were not configured by the restarted server");
+        self.await_configured().await
+    }
+
+    /// Waits until all proxies that read promptly are configured.
+    async fn await_configured(&self) -> Result<()> {
+        let (_, missed) = self.mesh.fleet.configured(Instant::now(), self.timeout()).await;
+        ensure!(missed == 0, "{missed} proxies were not configured by the server");
         Ok(())
     }
 
-    /// Connects all proxies again, with the pace of each by its number.
-    async fn set_paces(&mut self, pace: impl Fn(usize) -> Pace) -> Result<()> {
-        let mut clients = self.mesh.fleet.disconnect().await;
+    /// Connects the proxies that read slowly during `slow-clients` again, with the pace of each by its number. The others keep
+    /// their streams.
+    async fn slow_clients_read(&mut self, pace: impl Fn(usize) -> Pace) -> Result<()> {
+        let is_slow = |number| pace_of_slow_client(number) != Pace::Prompt;
+        let mut clients = self.mesh.fleet.disconnect_some(is_slow).await;
         for client in &mut clients {
             let pace = pace(client.number);
             self.mesh.fleet.set_pace(client, pace);
         }
         self.mesh.fleet.connect(clients);
-        self.reach_server().await
+        self.await_configured().await
     }
 }
 
-/// Terminates the server at random moments after its start, and starts it again.
-async fn terminate_often(faulty: &mut FaultyMesh<'_>) -> Result<()> {
+/// Terminates the server at random moments after its start, and starts it again. Returns the longest time from a termination until
+/// the next server had configured all proxies, if that was waited for.
+async fn terminate_often(faulty: &mut FaultyMesh<'_>) -> Result<Duration> {
     let options = faulty.options()?;
+    let mut longest = Duration::ZERO;
     for _ in 0..faulty.arguments.terminations {
         faulty.change_for(MAX_LIFE.mul_f64(rand::random_range(0.0..1.0))).await?;
-        faulty.mesh.server.terminate(TERMINATION_LIMIT).await?;
+        let terminated = Instant::now();
         // Not ready yet in half of the cases: the next termination comes during the start.
-        faulty.mesh.server = match rand::random() {
-            true => Server::start(&options).await?.0,
-            false => Server::spawn(&options)?,
-        };
-        faulty.mesh.fleet.move_to(faulty.mesh.server.address);
+        if rand::random() {
+            faulty.start_server(&options).await?;
+            longest = longest.max(terminated.elapsed());
+        } else {
+            faulty.mesh.server.terminate(TERMINATION_LIMIT).await?;
+            faulty.mesh.server = Server::spawn(&options)?;
+            faulty.mesh.fleet.move_to(faulty.mesh.server.address);
+        }
     }
-    faulty.start_server(&options).await
+    let terminated = Instant::now();
+    faulty.start_server(&options).await?;
+    Ok(longest.max(terminated.elapsed()))
 }
 
 fn proxy(mesh: &MeasuredMesh) -> Result<&FaultProxy> {

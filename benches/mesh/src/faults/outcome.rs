@@ -43,8 +43,8 @@ impl FaultOutcome {
 
     /// What is not as expected.
     pub(crate) fn problems(&self, limits: &RecoveryLimits) -> Vec<String> {
-        if self.skipped.is_some() {
-            return Vec::new();
+        if let Some(reason) = &self.skipped {
+            return vec![format!("skipped: {reason}")];
         }
         let mut problems = Vec::new();
         let mut require = |holds: bool, problem: String| {
@@ -69,7 +69,7 @@ impl FaultOutcome {
     /// A row of the table.
     pub(crate) fn line(&self, limits: &RecoveryLimits) -> String {
         if let Some(reason) = &self.skipped {
-            return format!("| {} | | | | | | | skipped: {reason} |", self.fault);
+            return format!("| {} | | | | | | | **skipped: {reason}** |", self.fault);
         }
         let count = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |count| count.to_string());
         let problems = self.problems(limits);
@@ -129,6 +129,7 @@ mod tests {
             FaultOutcome { missed: 1, ..good.clone() },
             FaultOutcome { different: 1, ..good.clone() },
             FaultOutcome { memory_after_mib: 65.0, ..good.clone() },
+            FaultOutcome::skipped(FaultKind::ClockJumps, "the library does not exist".to_owned()),
         ];
         for outcome in bad {
             assert_eq!(outcome.problems(&limits).len(), 1, "{outcome:?}");

@@ -51,11 +51,13 @@ impl Panics {
         Ok(!self.tasks()?.is_empty())
     }
 
-    /// Lets each task that is restarted panic, some at the same time, while the mesh changes.
-    pub(super) async fn restart_each_task(&self, faulty: &mut FaultyMesh<'_>) -> Result<()> {
+    /// Lets each task that is restarted panic, some at the same time, while the mesh changes. Returns the longest time from a
+    /// request for panics until the tasks ran again.
+    pub(super) async fn restart_each_task(&self, faulty: &mut FaultyMesh<'_>) -> Result<Duration> {
         let names = self.names("TaskRestarts")?;
         ensure!(!names.is_empty(), "no task is restarted");
         let before = faulty.mesh.fleet.traffic();
+        let mut longest = Duration::ZERO;
         for names in names.chunks(RESTARTED_TOGETHER) {
             faulty.change_for(CHANGE_TIME).await?;
             self.request(names)?;
@@ -67,16 +69,22 @@ impl Panics {
                     tokio::time::sleep(POLL_INTERVAL).await;
                 }
             }
+            longest = longest.max(start.elapsed());
         }
         let ended = faulty.mesh.fleet.traffic().since(&before).ended;
         ensure!(ended == 0, "{ended} streams ended because of the panics of tasks that are restarted");
         eprintln!("{} tasks have panicked and were restarted", names.len());
-        Ok(())
+        Ok(longest)
     }
 
     /// Lets each task and thread whose panic ends the server panic, while the mesh changes, but at most `--terminations` of
-    /// them, at random. The server is started again after each.
-    pub(super) async fn end_by_each_task(&self, faulty: &mut FaultyMesh<'_>, options: &ServerOptions) -> Result<()> {
+    /// them, at random. The server is started again after each. Returns the longest time from a panic until the next server had
+    /// configured all proxies.
+    pub(super) async fn end_by_each_task(
+        &self,
+        faulty: &mut FaultyMesh<'_>,
+        options: &ServerOptions,
+    ) -> Result<Duration> {
         let tasks = self.names("TaskEndsProcess")?;
         let threads = self.names("ThreadEnds")?;
         ensure!(!tasks.is_empty() && !threads.is_empty(), "no task or thread ends the server");
@@ -84,23 +92,26 @@ impl Panics {
         let mut all: Vec<(String, bool)> = tasks.chain(threads.into_iter().map(|name| (name, true))).collect();
         all.shuffle(&mut rand::rng());
         all.truncate(faulty.arguments.terminations);
+        let mut longest = Duration::ZERO;
         for (name, is_thread) in &all {
             faulty.change_for(CHANGE_TIME).await?;
             if *is_thread {
                 // It panics when it starts.
                 faulty.mesh.server.terminate(TERMINATION_LIMIT).await?;
-                self.request(std::slice::from_ref(name))?;
+            }
+            self.request(std::slice::from_ref(name))?;
+            let requested = Instant::now();
+            if *is_thread {
                 faulty.mesh.server = Server::spawn(options)?;
-            } else {
-                self.request(std::slice::from_ref(name))?;
             }
             let failed = faulty.mesh.server.wait_for_failure(TERMINATION_LIMIT).await;
             failed.with_context(|| format!("after a panic of {name}"))?;
             faulty.mesh.server = Server::start(options).await?.0;
             faulty.reach_server().await?;
+            longest = longest.max(requested.elapsed());
         }
         eprintln!("{} tasks and threads have ended the server", all.len());
-        Ok(())
+        Ok(longest)
     }
 
     /// The names of the tasks whose panic has this reaction.
