@@ -69,6 +69,7 @@ async fn hung_token_reviews_delay_no_connected_proxy_and_refuse_new_callers_in_t
     };
     let channel = connect().await;
     let mut connected = open(&channel, "first").await.expect("a stream");
+    let memory = sluiced.watch_memory().expect("it runs");
 
     api.answer_wrongly(CREATE_REVIEW, Some(WrongAnswer::Nothing));
     let (_, csr) = signing_request().expect("a request");
@@ -92,4 +93,5 @@ async fn hung_token_reviews_delay_no_connected_proxy_and_refuse_new_callers_in_t
     CertificateRequest::with_token(&csr, "third").send(&channel).await.expect("issued after the fault");
     api.apply(service("later"));
     connected.next().await.expect("no error").expect("a response");
+    memory.check_growth("hung token reviews").expect("bounded memory");
 }

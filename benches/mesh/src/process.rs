@@ -1,18 +1,10 @@
 //! CPU time and memory of a process.
 
-use std::path::PathBuf;
-
 use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
-use serde::{Deserialize, Serialize};
-
-/// Memory in KiB.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Memory {
-    pub(crate) resident_kib: u64,
-    pub(crate) peak_kib: u64,
-}
+pub(crate) use sluice_testkit::memory::Memory;
+use sluice_testkit::memory::reset_peak;
 
 /// Raises the limit of open files for this process and its children as far as the system allows.
 pub(crate) fn raise_limits() {
@@ -26,7 +18,7 @@ pub(crate) fn raise_limits() {
 /// A process, without its children.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
-    status: PathBuf,
+    pid: u32,
     clock: ClockId,
 }
 
@@ -34,7 +26,7 @@ impl Process {
     pub(crate) fn new(pid: u32) -> Result<Self> {
         let number = i32::try_from(pid).context("the process id is too large")?;
         let clock = clock_getcpuclockid(Pid::from_raw(number)).with_context(|| format!("find process {pid}"))?;
-        Ok(Self { status: PathBuf::from(format!("/proc/{pid}/status")), clock })
+        Ok(Self { pid, clock })
     }
 
     /// CPU time of all its threads so far, including ended ones, in seconds.
@@ -45,19 +37,11 @@ impl Process {
 
     /// Lets the peak of the memory begin at its present size. False if the system does not allow it.
     pub(crate) fn reset_peak(&self) -> bool {
-        std::fs::write(self.status.with_file_name("clear_refs"), "5").is_ok()
+        reset_peak(self.pid).is_ok()
     }
 
     pub(crate) fn memory(&self) -> Result<Memory> {
-        let status = std::fs::read_to_string(&self.status).context("read the server's memory")?;
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim().trim_end_matches(" kB").parse().ok()
-        };
-        Ok(Memory {
-            resident_kib: field("VmRSS:").context("find VmRSS")?,
-            peak_kib: field("VmHWM:").context("find VmHWM")?,
-        })
+        Memory::of(self.pid)
     }
 }
 

@@ -23,7 +23,7 @@ use crate::violation::Violation;
 
 /// Number of streams between two checks of the server.
 const ROUND: usize = 40;
-/// Largest growth of the server's resident memory, in KiB.
+/// Largest growth of the server's resident memory at its peak, in KiB.
 const MAX_GROWTH_KIB: u64 = 300 * 1024;
 /// Size of a node in which one place has grown.
 const GROWN_NODE_BYTES: usize = 400 << 10;
@@ -121,7 +121,7 @@ async fn check(target: &CaseServer) -> Result<(), Violation> {
     if ready != 200 {
         return Err(finding("the server is not ready", ready.to_string()));
     }
-    let growth = target.memory_growth_kib();
+    let growth = target.memory.growth_kib();
     let growth = growth.map_err(|error| finding("the memory of the server cannot be read", format!("{error:#}")))?;
     if growth > MAX_GROWTH_KIB {
         return Err(finding("the memory of the server grows", format!("{growth} KiB")));

@@ -18,6 +18,8 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::memory::MemoryWatch;
+
 /// Timeout of a response: some pages have as much as they are asked for.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Timeout of the start.
@@ -172,15 +174,12 @@ impl Sluiced {
         self.process().as_ref().and_then(|process| process.child.id())
     }
 
-    /// Resident memory, in KiB.
+    /// Starts to watch the memory of the process.
     ///
     /// # Errors
-    /// The process has ended.
-    pub fn resident_kib(&self) -> Result<u64> {
-        let pid = self.pid().context("the server runs")?;
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("find the memory")?;
-        Ok(line.trim().trim_end_matches(" kB").parse()?)
+    /// As [`MemoryWatch::start`].
+    pub fn watch_memory(&self) -> Result<MemoryWatch> {
+        MemoryWatch::start(self.pid().context("the server runs")?)
     }
 
     /// Stops the process (SIGTERM) and returns its exit code. The log is complete then.

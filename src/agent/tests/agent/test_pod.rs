@@ -15,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
+use sluice_testkit::memory::MemoryWatch;
 use sluice_testkit::ports::free_ports;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::{Child, Command};
@@ -218,12 +219,9 @@ impl TestPod {
         Ok(socket.connect(([127, 0, 0, 1], port).into()).await?)
     }
 
-    /// Resident memory of the agent, in KiB.
-    pub(crate) fn agent_resident_kib(&self) -> Result<u64> {
-        let id = self.child.as_ref().and_then(Child::id).context("the agent runs")?;
-        let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("find the memory")?;
-        Ok(line.trim().trim_end_matches(" kB").parse()?)
+    /// Starts to watch the memory of the agent.
+    pub(crate) fn watch_agent_memory(&self) -> Result<MemoryWatch> {
+        MemoryWatch::start(self.child.as_ref().and_then(Child::id).context("the agent runs")?)
     }
 
     /// Sends a request to a listener of Envoy.

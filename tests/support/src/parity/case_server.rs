@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use super::case::Case;
 use super::run::{dump_first_proxy, first_panic};
 use crate::ads::{Dump, Kind};
+use crate::memory::MemoryWatch;
 use crate::server::{Options, Sluiced};
 
 /// A server with the objects of a case, and the resources of the case's first proxy before the attack.
@@ -19,7 +20,8 @@ pub struct CaseServer {
     pub case: Case,
     /// The resources that the first proxy received before the attack.
     pub before: Dump,
-    memory_kib: u64,
+    /// The memory of the server since then.
+    pub memory: MemoryWatch,
     log: PathBuf,
     _objects: TempDir,
 }
@@ -37,8 +39,8 @@ impl CaseServer {
         let before = dump_first_proxy(&server, &case).await?;
         let has_clusters = before.get(&Kind::Cds).and_then(Option::as_ref).is_some_and(|clusters| !clusters.is_empty());
         ensure!(has_clusters, "the first proxy of {} receives no clusters", case.id());
-        let memory_kib = server.resident_kib()?;
-        Ok(Self { server, case, before, memory_kib, log, _objects: objects })
+        let memory = server.watch_memory()?;
+        Ok(Self { server, case, before, memory, log, _objects: objects })
     }
 
     /// The resources that the first proxy receives now.
@@ -47,14 +49,6 @@ impl CaseServer {
     /// The server rejects the stream.
     pub async fn dump(&self) -> Result<Dump> {
         dump_first_proxy(&self.server, &self.case).await
-    }
-
-    /// Growth of the server's resident memory since the start, in KiB.
-    ///
-    /// # Errors
-    /// The process has ended.
-    pub fn memory_growth_kib(&self) -> Result<u64> {
-        Ok(self.server.resident_kib()?.saturating_sub(self.memory_kib))
     }
 
     /// The server's log. The last lines may not be written yet.
