@@ -112,15 +112,21 @@ async fn collection(
     Path(name): Path<String>,
     Query(parameters): Query<Parameters>,
 ) -> PageResult {
-    let missing = |what: &str| answer::fail(StatusCode::NOT_FOUND, &format!("there is no {what}"));
-    if let Some(key) = parameters.get("key") {
-        let key: Value = serde_json::from_str(key)
-            .map_err(|error| answer::fail(StatusCode::BAD_REQUEST, &format!("key is not JSON: {error}")))?;
-        let explained = read(&state.engine, move |engine| engine.explain_json(&name, &key)).await?;
-        return Ok(explained.map_or_else(|| missing("such collection or key"), |it| answer::json(&it, &parameters)));
-    }
-    let dump = read(&state.engine, move |engine| engine.dump(&name)).await?;
-    Ok(dump.map_or_else(|| missing("such collection"), |dump| answer::json(&dump, &parameters)))
+    let Some(key) = parameters.get("key") else { return records(&state.engine, name, &parameters).await };
+    let key: Value = serde_json::from_str(key)
+        .map_err(|error| answer::fail(StatusCode::BAD_REQUEST, &format!("key is not JSON: {error}")))?;
+    let explained = read(&state.engine, move |engine| engine.explain_json(&name, &key)).await?;
+    Ok(explained.map_or_else(|| missing("there is no such collection or key"), |it| answer::json(&it, &parameters)))
+}
+
+/// All records of a collection.
+async fn records(engine: &Engine, name: String, parameters: &Parameters) -> PageResult {
+    let dump = read(engine, move |engine| engine.dump(&name)).await?;
+    Ok(dump.map_or_else(|| missing("there is no such collection"), |dump| answer::stream_json(dump, parameters)))
+}
+
+fn missing(reason: &str) -> Response<Body> {
+    answer::fail(StatusCode::NOT_FOUND, reason)
 }
 
 async fn epochs(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> PageResult {
@@ -217,4 +223,60 @@ async fn set_log(State(state): State<Arc<AdminState>>, text: String) -> PageResu
     let levels = levels.map_err(|error: UnknownLogLevel| answer::fail(StatusCode::BAD_REQUEST, &error.to_string()))?;
     state.log.set(levels);
     Ok(log(State(state)).await.into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http_body_util::BodyExt;
+    use serde::Serializer;
+    use sluice_engine::EngineOptions;
+
+    use super::*;
+
+    static ENCODED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+    const RECORDS: u32 = 20_000;
+    const RECORD_BYTES: usize = 1_000;
+
+    /// A long text that is counted when it is encoded.
+    #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+    struct CountedText(char);
+
+    impl Serialize for CountedText {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            ENCODED_BYTES.fetch_add(RECORD_BYTES, Ordering::SeqCst);
+            serializer.serialize_str(&self.0.to_string().repeat(RECORD_BYTES))
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn records_of_a_collection_are_encoded_as_the_client_reads_them() {
+        let rows = (0..RECORDS).map(|number| (number, CountedText('x')));
+        let (engine, _texts) = Engine::start(EngineOptions::default(), move |builder| {
+            builder.dataflow("main", |graph| graph.fixed("texts", rows).publish())
+        });
+        for query in [Parameters::new(), Parameters::from([("pretty".to_owned(), String::new())])] {
+            ENCODED_BYTES.store(0, Ordering::SeqCst);
+            let page = records(&engine, "texts".to_owned(), &query).await.expect("a page");
+            // The first frame is there, so the page is being written.
+            let mut body = page.into_body();
+            let frame = body.frame().await.expect("a frame").expect("the page is complete");
+            let mut text = frame.into_data().expect("data").to_vec();
+            let encoded = ENCODED_BYTES.load(Ordering::SeqCst);
+            assert!(encoded < 1 << 20, "{encoded} bytes are encoded for a client that has read {}", text.len());
+            text.extend_from_slice(&body.collect().await.expect("the page is complete").to_bytes());
+            let dump = engine.dump("texts").expect("the collection");
+            let mut expected = match query.contains_key("pretty") {
+                true => serde_json::to_vec_pretty(&dump),
+                false => serde_json::to_vec(&dump),
+            }
+            .expect("JSON");
+            expected.push(b'\n');
+            assert!(text == expected, "the page has {} bytes instead of {}", text.len(), expected.len());
+        }
+        let absent = records(&engine, "absent".to_owned(), &Parameters::new()).await.expect("a page");
+        assert_eq!(absent.status(), StatusCode::NOT_FOUND);
+    }
 }
