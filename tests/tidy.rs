@@ -90,7 +90,10 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-telemetry",
             ],
         ),
-        ("sluice-auth", vec!["sluice-ca", "sluice-jwks", "sluice-kube", "sluice-model", "sluice-telemetry"]),
+        (
+            "sluice-auth",
+            vec!["sluice-ca", "sluice-jwks", "sluice-kube", "sluice-listen", "sluice-model", "sluice-telemetry"],
+        ),
         (
             "sluice-tls",
             vec!["sluice-auth", "sluice-ca", "sluice-crypto", "sluice-listen", "sluice-model", "sluice-telemetry"],

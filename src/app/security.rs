@@ -288,6 +288,7 @@ impl Security {
                 nodes: self.nodes,
                 lifetimes: authority.lifetimes,
                 rate: RequestRate::new(config.limits.certificate_requests),
+                message_timeout: config.limits.grpc.first_request_timeout,
                 metrics: self.metrics,
             };
             additional = AdditionalServices {
@@ -352,8 +353,11 @@ fn authenticators(
     if !clients.ids().is_empty() {
         // Each cluster's API server reviews the tokens of its cluster.
         let (own, aliases) = (config.identity.cluster.clone(), config.identity.cluster_aliases.clone());
-        let limits =
-            ReviewLimits { max_reviews: config.limits.token_reviews, timeout: config.limits.token_review_timeout };
+        let limits = ReviewLimits {
+            max_reviews: config.limits.token_reviews,
+            timeout: config.limits.token_review_timeout,
+            ..ReviewLimits::default()
+        };
         let reviewed = ReviewedTokens::new(clients.clone(), own, aliases, &tokens.audiences, trust_domain);
         let reviewed = reviewed.with_limits(limits, reviews.clone());
         chain.push(Arc::new(reviewed));

@@ -13,3 +13,4 @@ mod random;
 mod rules;
 mod socket;
 mod virtual_hosts;
+mod waiting;

@@ -111,7 +111,7 @@ pub(crate) async fn authenticate(state: &AdminState, peer: SocketAddr, headers: 
         state.callers.get().ok_or_else(|| Refused::unauthenticated("authentication is not ready yet".to_owned()))?;
     let call = Call { headers, peer: Some(peer), certificates: &[] };
     let caller = authenticators.caller(&call).await;
-    let caller = caller.map_err(|refused| Refused::unauthenticated(refused.0.anonymous_reason))?;
+    let caller = caller.map_err(|refused| Refused::unauthenticated(refused.caller.anonymous_reason))?;
     match caller.authenticator {
         Some(_) => Ok(caller),
         None => Err(Refused::unauthenticated(caller.anonymous_reason)),

@@ -23,7 +23,7 @@ use sluice_model::{Identity, Text};
 pub use caller::{Caller, IdentityMismatch, PodName};
 pub use certificate::{CertificateCheck, ClientCertificates};
 pub use forwarded::{FORWARDED_HEADER, ForwardedCertificates};
-pub use review::{ReviewLimits, ReviewMetrics, ReviewedTokens};
+pub use review::{ReviewLimits, ReviewMetrics, ReviewedTokens, WaitingLimits};
 pub use token::{ClusterKeys, FileKeys, KeySet, KeySource, KeysError, NotKeySet, RemoteKeys, SignedTokens};
 pub use trust_domain::{TrustDomain, is_in_trust_domain};
 pub use viewer::{Viewer, ViewerRules};
@@ -46,6 +46,8 @@ pub enum Verdict {
     NoCredentials,
     /// The credentials are invalid. The reason is a lower-case fragment that never quotes them.
     Rejected(String),
+    /// The credentials cannot be checked now, because too many callers wait for that. The reason is such a fragment too.
+    Overloaded(String),
     /// The caller has each of these identities.
     Identified(Vec<Identity>),
     /// The caller is a pod of this service account.
@@ -89,11 +91,15 @@ impl Authenticators {
     /// # Errors
     /// No authenticator accepts the caller, and authentication is required.
     pub async fn caller(&self, call: &Call<'_>) -> Result<Caller, Unauthenticated> {
-        let mut reasons = Vec::new();
+        let (mut reasons, mut is_overloaded) = (Vec::new(), false);
         for authenticator in &*self.chain {
             match authenticator.authenticate(call).await {
                 Verdict::NoCredentials => {}
                 Verdict::Rejected(reason) => reasons.push(format!("{}: {reason}", authenticator.name())),
+                Verdict::Overloaded(reason) => {
+                    is_overloaded = true;
+                    reasons.push(format!("{}: {reason}", authenticator.name()));
+                }
                 Verdict::Identified(identities) => {
                     let (authenticator, expiry) = (Some(authenticator.name()), authenticator.expiry(call));
                     return Ok(Caller { peer: call.peer, authenticator, identities, expiry, ..Caller::default() });
@@ -121,7 +127,7 @@ impl Authenticators {
         }
         let reason = if reasons.is_empty() { "it presents no credentials".to_owned() } else { reasons.join("; ") };
         let caller = Caller { anonymous_reason: reason, ..Caller::anonymous(call.peer) };
-        if self.required { Err(Unauthenticated(caller)) } else { Ok(caller) }
+        if self.required { Err(Unauthenticated { caller, is_overloaded }) } else { Ok(caller) }
     }
 }
 
@@ -137,8 +143,13 @@ impl fmt::Debug for Authenticators {
 
 /// A caller without valid credentials where they are required.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("the caller from {} is not authenticated: {}", .0.address(), .0.anonymous_reason)]
-pub struct Unauthenticated(pub Caller);
+#[error("the caller from {} is not authenticated: {}", .caller.address(), .caller.anonymous_reason)]
+pub struct Unauthenticated {
+    /// The caller.
+    pub caller: Caller,
+    /// Its credentials were not checked, because too many callers wait for that. It may try again later.
+    pub is_overloaded: bool,
+}
 
 #[cfg(test)]
 mod tests {
@@ -183,5 +194,22 @@ mod tests {
         let error = error.expect_err("required").to_string();
         assert_eq!(error, "the caller from unknown is not authenticated: token: it has expired");
         assert!(chain(Vec::new(), true).caller(&call).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn caller_whose_credentials_were_not_checked_may_try_again() {
+        let headers = HeaderMap::new();
+        let call = Call { headers: &headers, peer: None, certificates: &[] };
+        let overloaded = || Verdict::Overloaded("too many callers wait".into());
+        let identified = Verdict::Identified(vec![Identity::new("td", "shop", "one")]);
+        for (verdicts, is_overloaded) in [
+            (vec![overloaded(), Verdict::NoCredentials], Some(true)),
+            (vec![Verdict::Rejected("it has expired".into())], Some(false)),
+            (vec![overloaded(), identified], None),
+        ] {
+            let chain = verdicts.into_iter().map(|verdict| Arc::new(Fixed("token", verdict)) as Arc<dyn Authenticator>);
+            let refused = Authenticators::new(chain.collect(), true).caller(&call).await.err();
+            assert_eq!(refused.map(|refused| refused.is_overloaded), is_overloaded);
+        }
     }
 }

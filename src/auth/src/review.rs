@@ -1,6 +1,7 @@
 //! Tokens of service accounts, verified by a TokenReview of the Kubernetes API (P07).
 
 mod cache;
+mod waiting;
 
 use std::collections::BTreeMap;
 
@@ -15,6 +16,7 @@ use sluice_model::Text;
 use crate::token::{bearer, cluster, expiry, service_account};
 use cache::ReviewCache;
 pub use cache::{ReviewLimits, ReviewMetrics};
+pub use waiting::WaitingLimits;
 
 use crate::{Authenticator, Call, PodName, TrustDomain, Verdict};
 
@@ -76,6 +78,9 @@ enum ReviewError {
     /// The review, or the wait for it, takes too long.
     #[error("the token was not reviewed in time")]
     Timeout,
+    /// Too many other callers wait for the results of reviews.
+    #[error("too many callers wait for the review of their tokens")]
+    Overloaded,
     /// The API server reports an error instead of a result.
     #[error("the Kubernetes API rejects the token")]
     Rejected,
@@ -125,7 +130,8 @@ impl ReviewedTokens {
             let id = &id[..id.floor_char_boundary(MAX_QUOTED_BYTES)];
             return Verdict::Rejected(format!("the caller names cluster {id:?}; known clusters are {known:?}"));
         };
-        let reviewed = self.cache.reviewed(&cluster, token, self.review(&cluster, client, token)).await;
+        let address = call.peer.map(|peer| peer.ip());
+        let reviewed = self.cache.reviewed(&cluster, address, token, self.review(&cluster, client, token)).await;
         match reviewed {
             Ok(Reviewed { namespace, service_account, pod }) => {
                 let identity = self.trust_domain.identity(&namespace, &service_account);
@@ -138,6 +144,7 @@ impl ReviewedTokens {
                     None => Verdict::Account(identity, cluster),
                 }
             }
+            Err(error @ ReviewError::Overloaded) => Verdict::Overloaded(error.to_string()),
             Err(error) => Verdict::Rejected(error.to_string()),
         }
     }

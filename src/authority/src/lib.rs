@@ -23,6 +23,7 @@ mod server;
 mod server_signer;
 mod service;
 mod signing;
+mod unread_requests;
 mod webhook_configurations;
 
 pub use anchors::TrustAnchors;

@@ -31,7 +31,8 @@ pub struct AuthorityMetrics {
     pub(super) unidentified: Count,
     sign_errors: Family<ErrorLabel, Count>,
     pub(super) issued: Count,
-    pub(super) rate_limited: Count,
+    /// Requests that a limit refused.
+    pub(super) refused: Count,
     /// Connections of the secure port whose handshake failed.
     pub refused_connections: Count,
     /// Writes of roots into webhook configurations.
@@ -125,8 +126,8 @@ impl AuthorityMetrics {
                 ("citadel_server_success_cert_issuance_count", "Certificates issued", &self.issued),
                 (
                     "sluice_certificate_requests_refused",
-                    "Requests that were refused because of too many for the same identity in a minute",
-                    &self.rate_limited,
+                    "Requests that were refused because of too many: for an identity in a minute, that have not been read, or that wait for the review of a token",
+                    &self.refused,
                 ),
                 (
                     "sluice_tls_refused",

@@ -13,19 +13,24 @@ use sluice_proto::google::protobuf::value::Kind;
 use sluice_proto::istio::v1::auth::{IstioCertificateRequest, IstioCertificateResponse};
 use sluice_telemetry::unix_seconds;
 use sluice_tls::TlsConnection;
+use tokio::sync::oneshot;
 use tonic::body::Body;
 use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
+use tonic_prost::prost::Message as _;
 use tower::Service;
 use tracing::{debug, warn};
 
+use super::unread_requests::{UnreadLimits, UnreadRequest, UnreadRequests};
 use super::{AuthorityMetrics, ImpersonationError, KubernetesSigner, NodePods, RequestRate, Signer};
 
 /// The file that declares the service.
 pub const CERTIFICATE_SERVICE_PROTO: &str = "istio/security/certificate_service.proto";
 /// Largest request: four times one with the largest key.
 const MAX_REQUEST_BYTES: usize = 64 << 10;
+/// A larger message counts as unread until its request is answered.
+const SMALL_REQUEST_BYTES: usize = 8 << 10;
 /// Time limit for the message of an authenticated caller to arrive and for its certificate to be issued, by a signer of the
 /// Kubernetes API too.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
@@ -55,6 +60,8 @@ pub struct IssuingOptions {
     pub lifetimes: LifetimeLimits,
     /// Limits the requests for each identity.
     pub rate: RequestRate,
+    /// Time limit for the message of an authenticated caller to arrive.
+    pub message_timeout: Duration,
     /// Metrics.
     pub metrics: AuthorityMetrics,
 }
@@ -63,13 +70,18 @@ pub struct IssuingOptions {
 #[derive(Clone)]
 pub struct CertificateService {
     issuing: Arc<IssuingOptions>,
+    unread: Arc<UnreadRequests>,
 }
 
 impl CertificateService {
     /// The service over an authority.
     #[must_use]
     pub fn new(issuing: IssuingOptions) -> Self {
-        Self { issuing: Arc::new(issuing) }
+        Self::with_limits(issuing, UnreadLimits::default())
+    }
+
+    fn with_limits(issuing: IssuingOptions, unread: UnreadLimits) -> Self {
+        Self { issuing: Arc::new(issuing), unread: UnreadRequests::new(unread) }
     }
 }
 
@@ -84,6 +96,12 @@ impl IssuingOptions {
             certificates: connection.map_or(none, |connection| &connection.certificates),
         };
         self.authenticators.caller(&call).await.map_err(|refused| {
+            if refused.is_overloaded {
+                self.metrics.refused.inc();
+                return Status::resource_exhausted(
+                    "too many callers wait for the review of their tokens, try again later",
+                );
+            }
             self.metrics.unauthenticated.inc();
             warn!(target: "serverca", "rejected a certificate request: {refused}");
             Status::unauthenticated("request authenticate failure")
@@ -126,7 +144,7 @@ impl IssuingOptions {
         if self.rate.admit(identities.join(","), Instant::now()) {
             return Ok(());
         }
-        self.metrics.rate_limited.inc();
+        self.metrics.refused.inc();
         if let Some(requests) = self.rate.log.event(Instant::now()) {
             let limit = self.rate.per_minute();
             warn!(
@@ -184,14 +202,14 @@ impl Service<http::Request<Body>> for CertificateService {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let issuing = self.issuing.clone();
+        let service = self.clone();
         Box::pin(async move {
             if !request.uri().path().ends_with("/CreateCertificate") {
                 return Ok(Status::unimplemented("no such method").into_http());
             }
-            let (metrics, started) = (issuing.metrics.grpc.clone(), Instant::now());
+            let (metrics, started) = (service.issuing.metrics.grpc.clone(), Instant::now());
             metrics.started();
-            let response = respond(issuing, request).await;
+            let response = respond(service, request).await;
             metrics.handled(response.headers(), started.elapsed());
             Ok(response)
         })
@@ -199,24 +217,49 @@ impl Service<http::Request<Body>> for CertificateService {
 }
 
 /// Answers a call of `CreateCertificate`.
-async fn respond(issuing: Arc<IssuingOptions>, request: http::Request<Body>) -> http::Response<Body> {
-    // The message is read only if the caller is authenticated, and has to arrive in time.
+async fn respond(service: CertificateService, request: http::Request<Body>) -> http::Response<Body> {
+    // The message is read only if the caller is authenticated and does not send too many, and has to arrive in time.
+    let CertificateService { issuing, unread } = service;
     let (head, body) = request.into_parts();
     let caller = match issuing.caller(&head.headers, head.extensions.get::<TlsConnection>()).await {
         Ok(caller) => caller,
         Err(refused) => return refused.into_http(),
     };
+    let Some(counted) = unread.add(&caller) else {
+        issuing.metrics.refused.inc();
+        if let Some(requests) = unread.log.event(Instant::now()) {
+            warn!(
+                target: "serverca", peer = %caller.address(), identities = ?caller.identities, requests,
+                "refused certificate requests: too many that have not been read (logged once a minute)"
+            );
+        }
+        return Status::resource_exhausted("too many certificate requests at a time, try again later").into_http();
+    };
+    let (is_unread, read) = oneshot::channel::<()>();
+    let message_timeout = issuing.message_timeout;
+    let late = async {
+        // The sender is dropped when the message has been read.
+        if tokio::time::timeout(message_timeout, read).await.is_ok() {
+            std::future::pending::<()>().await;
+        }
+    };
     let request = http::Request::from_parts(head, body);
-    let method = CreateCertificate { issuing, caller };
+    let method = CreateCertificate { issuing, caller, unread: Some((counted, is_unread)) };
     let mut grpc = Grpc::new(ProstCodec::<IstioCertificateResponse, IstioCertificateRequest>::default())
         .max_decoding_message_size(MAX_REQUEST_BYTES);
-    let response = tokio::time::timeout(REQUEST_TIMEOUT, grpc.unary(method, request)).await;
-    response.unwrap_or_else(|_| Status::deadline_exceeded("the request takes too long").into_http())
+    tokio::select! {
+        response = tokio::time::timeout(REQUEST_TIMEOUT, grpc.unary(method, request)) => {
+            response.unwrap_or_else(|_| Status::deadline_exceeded("the request takes too long").into_http())
+        }
+        () = late => Status::deadline_exceeded("the request has not arrived in time").into_http(),
+    }
 }
 
 struct CreateCertificate {
     issuing: Arc<IssuingOptions>,
     caller: Caller,
+    /// The request as one that has not been read, and the sender that is dropped once it has.
+    unread: Option<(UnreadRequest, oneshot::Sender<()>)>,
 }
 
 impl UnaryService<IstioCertificateRequest> for CreateCertificate {
@@ -226,6 +269,17 @@ impl UnaryService<IstioCertificateRequest> for CreateCertificate {
     fn call(&mut self, request: Request<IstioCertificateRequest>) -> Self::Future {
         let (issuing, caller) = (self.issuing.clone(), self.caller.clone());
         issuing.metrics.grpc.received();
-        Box::pin(async move { Ok(Response::new(issuing.issue(&caller, request.into_inner()).await?)) })
+        let request = request.into_inner();
+        // The others no longer count: a signer may take long, and the proxies of a whole service may wait for it.
+        let is_large = request.encoded_len() > SMALL_REQUEST_BYTES;
+        let counted = self.unread.take().map(|(counted, _)| counted).filter(|_| is_large);
+        Box::pin(async move {
+            let issued = issuing.issue(&caller, request).await;
+            drop(counted);
+            Ok(Response::new(issued?))
+        })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! Limits TokenReviews: how many run at a time, for how long, and how often the same token is reviewed.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,9 +9,11 @@ use aws_lc_rs::{hmac, rand};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sluice_model::Text;
-use sluice_telemetry::{Count, register_counts, unix_seconds};
+use sluice_telemetry::{Count, PeriodicLog, register_counts, unix_seconds};
 use tokio::sync::{OnceCell, Semaphore};
+use tracing::warn;
 
+use super::waiting::{WaitingCallers, WaitingLimits};
 use super::{ReviewError, Reviewed};
 use crate::token::expiry;
 
@@ -27,11 +30,13 @@ pub struct ReviewLimits {
     pub max_reviews: usize,
     /// Time limit of a review, the wait for it included.
     pub timeout: Duration,
+    /// Maximum numbers of callers that wait for the results of reviews.
+    pub waiting: WaitingLimits,
 }
 
 impl Default for ReviewLimits {
     fn default() -> Self {
-        Self { max_reviews: 64, timeout: Duration::from_secs(10) }
+        Self { max_reviews: 64, timeout: Duration::from_secs(10), waiting: WaitingLimits::default() }
     }
 }
 
@@ -42,6 +47,7 @@ pub struct ReviewMetrics {
     reviews: Count,
     cached: Count,
     timeouts: Count,
+    refused: Count,
 }
 
 impl ReviewMetrics {
@@ -61,6 +67,11 @@ impl ReviewMetrics {
                     "sluice_token_review_timeouts",
                     "Tokens that were rejected because they were not reviewed in time",
                     &self.timeouts,
+                ),
+                (
+                    "sluice_token_reviews_refused",
+                    "Tokens that were not reviewed because too many callers wait for reviews",
+                    &self.refused,
                 ),
             ],
         );
@@ -82,6 +93,9 @@ pub(super) struct ReviewCache {
     /// By cluster: a cluster that does not answer must not delay the reviews of others.
     permits: Mutex<HashMap<Text, Arc<Semaphore>>>,
     results: Mutex<HashMap<TokenKey, Arc<CachedResult>>>,
+    waiting: WaitingCallers,
+    /// Limits messages about callers that are refused.
+    log: PeriodicLog,
 }
 
 impl ReviewCache {
@@ -91,6 +105,8 @@ impl ReviewCache {
         let _ = rand::fill(&mut secret);
         Self {
             permits: Mutex::default(),
+            waiting: WaitingCallers::new(limits.waiting),
+            log: PeriodicLog::default(),
             limits,
             metrics,
             hash_key: hmac::Key::new(hmac::HMAC_SHA256, &secret),
@@ -115,15 +131,32 @@ impl ReviewCache {
         new
     }
 
-    /// The result for a token of a cluster: that of a recent review or of one in progress, or that of `review`.
+    /// The result for a token of a cluster: that of a recent review or of one in progress, or that of `review`. The
+    /// caller, with this address, is refused if too many others wait for results.
     pub(super) async fn reviewed(
         &self,
         cluster: &Text,
+        address: Option<IpAddr>,
         token: &str,
         review: impl Future<Output = ReviewResult>,
     ) -> ReviewResult {
         let key = self.key(cluster, token);
-        let result = self.entry(key, Instant::now());
+        let now = Instant::now();
+        if let Some(found) = self.recent(&key, now) {
+            self.metrics.cached.inc();
+            return found;
+        }
+        let Some(_waiting) = self.waiting.add(cluster, address) else {
+            self.metrics.refused.inc();
+            if let Some(callers) = self.log.event(now) {
+                warn!(
+                    %cluster, callers,
+                    "refused callers: too many wait for the review of their tokens (logged once a minute)"
+                );
+            }
+            return Err(ReviewError::Overloaded);
+        };
+        let result = self.entry(key, now);
         let mut is_cached = true;
         let run = async {
             is_cached = false;
@@ -166,6 +199,13 @@ impl ReviewCache {
         key
     }
 
+    /// The result of a recent review.
+    fn recent(&self, key: &TokenKey, now: Instant) -> Option<ReviewResult> {
+        let results = self.results();
+        let (result, until) = results.get(key)?.get()?;
+        until.is_some_and(|until| now < until).then(|| result.clone())
+    }
+
     /// The entry of a key, without a result if there is no recent one.
     fn entry(&self, key: TokenKey, now: Instant) -> Arc<CachedResult> {
         let is_current = |entry: &CachedResult| match entry.get() {
@@ -177,7 +217,8 @@ impl ReviewCache {
             return entry.clone();
         }
         if results.len() >= MAX_RESULTS {
-            results.retain(|_, entry| is_current(entry));
+            // A caller that left while it waited has left an entry that stays without a result.
+            results.retain(|_, entry| is_current(entry) && (entry.initialized() || Arc::strong_count(entry) > 1));
         }
         let entry = Arc::new(CachedResult::new());
         if results.len() < MAX_RESULTS {
@@ -204,7 +245,7 @@ fn lifetime(result: &ReviewResult, token: &str) -> Option<Duration> {
             let left = expiry(token).map_or(i64::MAX, |expiry| expiry.saturating_sub(unix_seconds()));
             Some(ACCEPTED_LIFETIME.min(Duration::from_secs(u64::try_from(left).unwrap_or_default())))
         }
-        Err(ReviewError::Unavailable(..) | ReviewError::Timeout) => None,
+        Err(ReviewError::Unavailable(..) | ReviewError::Timeout | ReviewError::Overloaded) => None,
         Err(_) => Some(REJECTED_LIFETIME),
     }
 }

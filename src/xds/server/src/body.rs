@@ -151,10 +151,10 @@ impl AdsBody {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Ok(None)) => return Err(Status::ok("")),
                 Poll::Ready(Err(status)) => {
-                    match status.code() {
-                        tonic::Code::Cancelled | tonic::Code::Unavailable => {}
-                        tonic::Code::DeadlineExceeded => self.stream.server().metrics().refused("slow_request"),
-                        _ => self.stream.failed(&status),
+                    match (self.requests.refusal(), status.code()) {
+                        (Some(reason), _) => self.stream.server().metrics().refused(reason),
+                        (None, tonic::Code::Cancelled | tonic::Code::Unavailable) => {}
+                        (None, _) => self.stream.failed(&status),
                     }
                     return Err(status);
                 }

@@ -10,8 +10,9 @@ use sluice_auth::Caller;
 use sluice_listen::network_of;
 use sluice_model::Identity;
 use sluice_xds_protocol::NameBudget;
+use tokio::sync::Semaphore;
 
-use crate::partial_request::PartialRequests;
+use crate::partial_request::{PartialRequests, waiting_streams};
 
 /// Maximum numbers of streams, and of what they keep.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -26,6 +27,13 @@ pub struct StreamLimits {
     pub others_of_caller: usize,
     /// Memory of the resource names that the streams of one caller subscribe to, in bytes. Equal sets of names count once.
     pub name_bytes_of_caller: usize,
+    /// Of one identity, that wait until there is room for a request that has been received in part. A proxy that
+    /// reconnects may send four large requests, so this is four times [`Self::unidentified_of_caller`].
+    pub waiting_of_identity: usize,
+    /// The same of one address of callers without an identity.
+    pub waiting_of_address: usize,
+    /// The same of all callers together.
+    pub waiting: usize,
 }
 
 impl Default for StreamLimits {
@@ -36,6 +44,9 @@ impl Default for StreamLimits {
             unidentified: 4096,
             others_of_caller: 256,
             name_bytes_of_caller: 256 << 20,
+            waiting_of_identity: 4096,
+            waiting_of_address: 2048,
+            waiting: 16_384,
         }
     }
 }
@@ -63,6 +74,8 @@ pub(crate) struct CallerStreams {
     limits: StreamLimits,
     callers: DashMap<CallerKey, StreamCounts>,
     unidentified: AtomicUsize,
+    /// Permits of the streams that wait for room for a partial request.
+    waiting: Arc<Semaphore>,
 }
 
 /// A stream that is counted. It is not identified yet.
@@ -78,7 +91,8 @@ pub(crate) struct CountedStream {
 
 impl CallerStreams {
     pub(crate) fn new(limits: StreamLimits) -> Arc<Self> {
-        Arc::new(Self { limits, callers: DashMap::new(), unidentified: AtomicUsize::new(0) })
+        let waiting = waiting_streams(limits.waiting);
+        Arc::new(Self { limits, callers: DashMap::new(), unidentified: AtomicUsize::new(0), waiting })
     }
 
     /// Adds a stream of a caller. `None` if a limit forbids it.
@@ -87,6 +101,10 @@ impl CallerStreams {
             Some(identity) => CallerKey::Identity(identity.clone()),
             None => CallerKey::Address(caller.peer.map(|peer| network_of(peer.ip()))),
         };
+        let waiting = match key {
+            CallerKey::Identity(_) => self.limits.waiting_of_identity,
+            CallerKey::Address(_) => self.limits.waiting_of_address,
+        };
         if self.unidentified.load(Ordering::Relaxed) >= self.limits.unidentified {
             return None;
         }
@@ -94,7 +112,7 @@ impl CallerStreams {
             all: 0,
             unidentified: 0,
             others: 0,
-            partial_requests: PartialRequests::default(),
+            partial_requests: PartialRequests::new(waiting, &self.waiting),
             names: NameBudget::new(self.limits.name_bytes_of_caller),
         });
         if counts.all >= self.limits.of_caller || counts.unidentified >= self.limits.unidentified_of_caller {

@@ -35,8 +35,8 @@ use crate::request_turns::RequestTurn;
 
 /// Bytes of a response that the transport buffers before the client reads them.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
-/// Bytes that a client may send before they are read, for a stream and for a connection. Large requests wait for their
-/// turn, so thousands of clients have sent as much.
+/// Bytes that a client may send before they are read (HTTP/2 windows), for a stream and for a connection. Large requests
+/// wait for room and for their turn, so thousands of clients have sent as much.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 /// Interval of the checks for unused encoded rows. A row is dropped after several checks without a use.
@@ -324,6 +324,12 @@ impl AdsService {
         let certificates = secure.map(|secure| &*secure.certificates).unwrap_or_default();
         let call = Call { headers: request.headers(), peer, certificates };
         let caller = self.authenticators.caller(&call).await.map_err(|refused| {
+            if refused.is_overloaded {
+                self.server.metrics().refused("reviews");
+                return Status::resource_exhausted(
+                    "too many callers wait for the review of their tokens, try again later",
+                );
+            }
             self.server.metrics().refused("unauthenticated");
             tracing::warn!(target: "ads", "refused a stream: {refused}");
             Status::unauthenticated("authentication failure")

@@ -9,7 +9,7 @@ use http_body::Body;
 use sluice_xds_protocol::wire::GRPC_PREFIX_BYTES;
 use tonic::Status;
 
-use crate::partial_request::{PartialRequest, PartialRequests};
+use crate::partial_request::{PartialRequest, PartialRequests, TooManyWaiting};
 use crate::request_turns::{RequestTurn, RequestTurns};
 
 /// Time limit for a message that no stream of a server reads.
@@ -30,6 +30,8 @@ pub struct GrpcMessages<B> {
     partial: Option<Box<PartialRequest>>,
     /// The room for such messages of all streams of the caller, and the time that a client may take to send the rest.
     partial_limits: (PartialRequests, Duration),
+    /// The reason in the metric of refused streams, if a limit ended the stream.
+    refusal: Option<&'static str>,
 }
 
 impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> GrpcMessages<B> {
@@ -42,7 +44,7 @@ impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> GrpcMessages<B
         partial_limits: (PartialRequests, Duration),
     ) -> Self {
         let (frame, parts) = (Bytes::new(), BytesMut::new());
-        Self { body, frame, parts, max_bytes, ended: false, turn, partial: None, partial_limits }
+        Self { body, frame, parts, max_bytes, ended: false, turn, partial: None, partial_limits, refusal: None }
     }
 
     /// Reads messages of at most this size, in turns that no other stream shares.
@@ -57,6 +59,11 @@ impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> GrpcMessages<B
         &mut self.turn
     }
 
+    /// The reason of the refusal for the metric, if the last error is that of a limit of partial requests.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        self.refusal
+    }
+
     /// Sets the maximum size of the next messages.
     pub(crate) fn set_max_bytes(&mut self, max_bytes: usize) {
         self.max_bytes = max_bytes;
@@ -65,7 +72,8 @@ impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> GrpcMessages<B
     /// The next message; `None` at the end of the body.
     ///
     /// # Errors
-    /// A message is too large, compressed or incomplete, its rest does not arrive in time, or the body cannot be read.
+    /// A message is too large, compressed or incomplete, its rest does not arrive in time, too many streams wait for room,
+    /// or the body cannot be read.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         loop {
             let begun = if self.parts.is_empty() { &self.frame[..] } else { &self.parts[..] };
@@ -74,14 +82,20 @@ impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> GrpcMessages<B
             if !is_complete && !begun.is_empty() {
                 let (of_caller, timeout) = &self.partial_limits;
                 let partial = self.partial.get_or_insert_with(|| PartialRequest::new(of_caller, *timeout).into());
-                if let Some(size) = size {
-                    ready!(partial.poll_room(size, cx));
+                if let Some(size) = size
+                    && let Err(TooManyWaiting) = ready!(partial.poll_room(size, cx))
+                {
+                    self.refusal = Some("waiting");
+                    return Poll::Ready(Err(Status::resource_exhausted(
+                        "too many streams wait until an earlier request has been received, try again later",
+                    )));
                 }
             }
             if let Some(size) = size {
                 ready!(self.turn.poll_ready(size, cx));
             }
             if self.partial.as_mut().is_some_and(|partial| partial.is_late(cx)) {
+                self.refusal = Some("slow_request");
                 return Poll::Ready(Err(Status::deadline_exceeded("the rest of a request has not arrived in time")));
             }
             if let Some(message) = self.take_message()? {
@@ -148,9 +162,11 @@ impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> GrpcMessages<B
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt as _;
     use http_body_util::StreamBody;
 
     use super::*;
+    use crate::partial_request::waiting_streams;
 
     fn messages(frames: &[&[u8]], max_bytes: usize) -> Vec<Result<Bytes, tonic::Code>> {
         let frames: Vec<Result<_, Status>> =
@@ -194,6 +210,24 @@ mod tests {
             assert_eq!(message.as_ptr(), frame[at..].as_ptr());
         }
         assert!(matches!(messages.poll_next(&mut cx), Poll::Ready(Ok(None))));
+    }
+
+    #[test]
+    fn stream_that_may_not_wait_for_room_ends() {
+        let (of_caller, turns) = (PartialRequests::new(1, &waiting_streams(10)), RequestTurns::default());
+        let prefix = [&[0][..], &(10_u32 << 20).to_be_bytes()].concat();
+        let mut streams = [0; 3].map(|_| {
+            let part = futures::stream::iter([Ok::<_, Status>(http_body::Frame::data(Bytes::from(prefix.clone())))]);
+            let body = StreamBody::new(part.chain(futures::stream::pending()));
+            GrpcMessages::new(body, 16 << 20, RequestTurn::new(&turns), (of_caller.clone(), UNLIMITED))
+        });
+        let mut cx = Context::from_waker(futures::task::noop_waker_ref());
+        let polled = streams.each_mut().map(|messages| match messages.poll_next(&mut cx) {
+            Poll::Pending => None,
+            Poll::Ready(result) => Some(result.expect_err("no message").code()),
+        });
+        assert_eq!(polled, [None, None, Some(tonic::Code::ResourceExhausted)], "one is read, one waits");
+        assert_eq!(streams.map(|messages| messages.refusal()), [None, None, Some("waiting")]);
     }
 
     #[test]

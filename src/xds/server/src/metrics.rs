@@ -162,7 +162,7 @@ impl Metrics {
         );
         registry.register(
             "sluice_xds_refused",
-            "Streams refused, by reason: unauthenticated, identity, rate, load, profiles, locations, proxies, debug, configuration, caller, node, first_request, slow_request, expired",
+            "Streams refused, by reason: unauthenticated, identity, rate, load, profiles, locations, proxies, debug, configuration, caller, node, first_request, slow_request, waiting, reviews, expired",
             self.refused.clone(),
         );
         registry.register(
@@ -239,8 +239,9 @@ impl Metrics {
     /// identity), `rate` (more new streams than `PILOT_MAX_REQUESTS_PER_SECOND`), `load` (too many streams wait), `profiles`,
     /// `locations` and `proxies` (the caller's proxies exceed a limit), `caller` (the caller has too many streams), `node` (the node
     /// does not describe a proxy), `debug` and `configuration` (a debug page, or configuration, that the caller may not see, or too many
-    /// of them), `first_request` and `slow_request` (the first request, or the rest of a later one, does not arrive in time), `expired`
-    /// (the caller's credentials have expired), `registration` (the workload may not register itself).
+    /// of them), `first_request` and `slow_request` (the first request, or the rest of a later one, does not arrive in time), `waiting`
+    /// (too many streams wait until an earlier request has been received), `reviews` (too many callers wait for the review of their
+    /// tokens), `expired` (the caller's credentials have expired), `registration` (the workload may not register itself).
     pub(crate) fn refused(&self, reason: &'static str) {
         self.refused.get_or_create(&ReasonLabel { reason }).inc();
     }
