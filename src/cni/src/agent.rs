@@ -56,6 +56,7 @@ async fn run_agent(args: &AgentArgs) -> Result<()> {
     let states = WatchStates::default();
     let mut registry = Registry::default();
     states.register(&mut registry);
+    sluice_tasks::register(&mut registry);
     let api = Api::new(client.clone(), "Kubernetes".into(), KubeOptions::default(), states);
 
     let requested = CancellationToken::new();
@@ -85,12 +86,15 @@ async fn run_agent(args: &AgentArgs) -> Result<()> {
 
     let installer = Arc::new(Installer::new(install, readiness.installed));
     let watch = Watch::new(|path| !is_hidden(path));
-    let (running, stop) = (Arc::clone(&installer), watch.handle());
-    let installing = tokio::task::spawn_blocking(move || running.run(watch));
+    let stop = watch.handle();
+    let mut installing = installer.start(watch).context("start the thread that installs the plugin")?;
+    if let Some(end) = installing.end() {
+        tasks.watch_thread(end);
+    }
     info!("agent started");
     let result = tasks.wait_for(requested.cancelled()).await.map(drop);
+    // Its end is not awaited: it may wait for its restart, and writes nothing after the removal.
     stop.stop();
-    installing.await.context("installation")?;
     // Before the removal: they would write again what is removed.
     tasks.stop_all();
     tasks.drain(DRAIN_TIMEOUT, &[], &CancellationToken::new()).await;
@@ -184,14 +188,16 @@ async fn shut_down(args: &AgentArgs, client: &Client, network: &Arc<NodeNetwork>
         return;
     }
     let (network, installer, ambient) = (Arc::clone(network), Arc::clone(installer), args.ambient_enabled);
-    let removal = tokio::task::spawn_blocking(move || {
-        installer.remove();
-        if let (true, Err(error)) = (ambient, network.remove_probe_rules()) {
-            warn!(%error, "rules for probes are not removed");
-        }
-    });
-    if removal.await.is_err() {
-        warn!("the plugin is not removed");
+    // At the same time: each is removed whatever happens to the other.
+    let plugin = tokio::task::spawn_blocking(move || installer.remove());
+    let rules = tokio::task::spawn_blocking(move || if ambient { network.remove_probe_rules() } else { Ok(()) });
+    if let Err(error) = plugin.await {
+        warn!(%error, "the plugin is not removed");
+    }
+    match rules.await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => warn!(%error, "rules for probes are not removed"),
+        Err(error) => warn!(%error, "rules for probes are not removed"),
     }
 }
 
@@ -213,14 +219,20 @@ async fn is_upgrade(args: &AgentArgs, client: &Client) -> bool {
 
 /// SIGTERM or SIGINT ends the agent.
 fn stop_on_signal(requested: CancellationToken) -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => info!("SIGTERM received"),
-            _ = interrupt.recv() => info!("SIGINT received"),
-        }
-        requested.cancel();
+        let mut state = (terminate, interrupt, requested);
+        restart_with("signals", &mut state, |(terminate, interrupt, requested)| {
+            Box::pin(async move {
+                tokio::select! {
+                    _ = terminate.recv() => info!("SIGTERM received"),
+                    _ = interrupt.recv() => info!("SIGINT received"),
+                }
+                requested.cancel();
+            })
+        })
+        .await;
     });
     Ok(())
 }

@@ -9,16 +9,19 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use sluice_tasks::NamedThread;
 use sluice_watch::{Due, Watch};
 use tracing::{error, info, warn};
 
 use crate::plugin::{KUBECONFIG, NAME, PluginConfig};
 pub(crate) use kubeconfig::KubeconfigSettings;
 
+/// Name of the thread that installs.
+const INSTALL_THREAD: &str = "install-plugin";
 /// Files are checked at least this often: not every file system reports changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Pause between two checks. Another program may replace the file at once, each time.
@@ -51,8 +54,16 @@ pub(crate) struct InstallSettings {
 pub(crate) struct Installer {
     settings: InstallSettings,
     ready: Arc<AtomicBool>,
+    installed: Mutex<InstalledFiles>,
+}
+
+/// What is on the node. Its lock is held while files are written or removed.
+#[derive(Default)]
+struct InstalledFiles {
     /// The executable as it was written: it is large, and is compared by this.
-    executable: Mutex<Option<FileIdentity>>,
+    executable: Option<FileIdentity>,
+    /// The agent ends: nothing is written any more.
+    are_removed: bool,
 }
 
 /// Inode, length and time of modification.
@@ -61,11 +72,25 @@ type FileIdentity = (u64, u64, SystemTime);
 impl Installer {
     /// Nothing is installed yet. `ready` says whether everything is in place.
     pub(crate) fn new(settings: InstallSettings, ready: Arc<AtomicBool>) -> Self {
-        Self { settings, ready, executable: Mutex::default() }
+        Self { settings, ready, installed: Mutex::default() }
+    }
+
+    fn installed(&self) -> MutexGuard<'_, InstalledFiles> {
+        self.installed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a thread that installs, and repairs until the watch is stopped. It runs again after a panic.
+    ///
+    /// # Errors
+    /// The system cannot start a thread.
+    pub(crate) fn start(self: &Arc<Self>, mut watch: Watch) -> io::Result<NamedThread> {
+        let installer = Arc::clone(self);
+        NamedThread::start_restarted(INSTALL_THREAD, move || installer.run(&mut watch))
     }
 
     /// Installs, and repairs until the watch is stopped.
-    pub(crate) fn run(&self, mut watch: Watch) {
+    fn run(&self, watch: &mut Watch) {
+        let _unready = UnreadyAfterPanic(&self.ready);
         let directories =
             [&self.settings.net_dir, &self.settings.bin_dir, &self.settings.kubeconfig.service_account_dir];
         let mut reported = String::new();
@@ -76,7 +101,11 @@ impl Installer {
                     warn!(directory = %directory.display(), %error, "cannot watch");
                 }
             }
-            match self.install() {
+            let result = self.install();
+            if self.installed().are_removed {
+                return;
+            }
+            match result {
                 Ok(()) => reported.clear(),
                 Err(error) => {
                     let text = format!("{error:#}");
@@ -86,7 +115,6 @@ impl Installer {
                     }
                 }
             }
-            self.ready.store(reported.is_empty(), Ordering::Relaxed);
             let mut due = watch.next(Instant::now() + CHECK_INTERVAL);
             std::thread::sleep(CHECK_PAUSE);
             // One check is for all changes, those of the installation itself included.
@@ -99,10 +127,18 @@ impl Installer {
         }
     }
 
-    /// Writes what is missing or differs.
+    /// Writes what is missing or differs, and sets readiness.
     fn install(&self) -> Result<()> {
+        let mut installed = self.installed();
+        ensure!(!installed.are_removed, "the plugin is removed, because the agent ends");
+        let result = self.write_files(&mut installed);
+        self.ready.store(result.is_ok(), Ordering::Relaxed);
+        result
+    }
+
+    fn write_files(&self, installed: &mut InstalledFiles) -> Result<()> {
         let InstallSettings { bin_dir, run_dir, kubeconfig, mode, .. } = &self.settings;
-        self.install_executable(&bin_dir.join(NAME))?;
+        install_executable(&bin_dir.join(NAME), &mut installed.executable)?;
         std::fs::create_dir_all(run_dir).with_context(|| run_dir.display().to_string())?;
         let text = kubeconfig.render().context("kubeconfig of the plugin")?;
         replace(&run_dir.join(KUBECONFIG), text.as_bytes(), kubeconfig.mode)?;
@@ -128,17 +164,6 @@ impl Installer {
         Ok(())
     }
 
-    /// Copies the running program.
-    fn install_executable(&self, target: &Path) -> Result<()> {
-        let mut installed = self.executable.lock().unwrap_or_else(PoisonError::into_inner);
-        if installed.is_none() || *installed != identity(target) {
-            let own = std::fs::read("/proc/self/exe").context("read the program")?;
-            replace(target, &own, 0o755)?;
-            *installed = identity(target);
-        }
-        Ok(())
-    }
-
     /// The file to write.
     fn target(&self) -> Result<Target> {
         let InstallSettings { net_dir, conf_name, owned_file, chained, .. } = &self.settings;
@@ -154,8 +179,12 @@ impl Installer {
         Ok(Target::Chain { source, path })
     }
 
-    /// Removes what [`install`](Self::install) has written.
+    /// Removes what [`install`](Self::install) has written. A check that is in progress ends first, and later ones write
+    /// nothing.
     pub(crate) fn remove(&self) {
+        let mut files = self.installed();
+        files.are_removed = true;
+        self.ready.store(false, Ordering::Relaxed);
         let InstallSettings { net_dir, bin_dir, run_dir, owned_file, chained, .. } = &self.settings;
         let removed = match (chained, owned_file) {
             (true, None) => self.remove_entry(),
@@ -179,6 +208,17 @@ impl Installer {
     }
 }
 
+/// After a panic, the node is not ready until the thread runs again and has checked the files.
+struct UnreadyAfterPanic<'a>(&'a AtomicBool);
+
+impl Drop for UnreadyAfterPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
 enum Target {
     /// A file of the plugin alone.
     Own(PathBuf),
@@ -199,6 +239,16 @@ fn remove_file(path: &Path) -> Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).context(path.display().to_string()),
         _ => Ok(()),
     }
+}
+
+/// Copies the running program, unless the file is the one that was `installed`.
+fn install_executable(target: &Path, installed: &mut Option<FileIdentity>) -> Result<()> {
+    if installed.is_none() || *installed != identity(target) {
+        let own = std::fs::read("/proc/self/exe").context("read the program")?;
+        replace(target, &own, 0o755)?;
+        *installed = identity(target);
+    }
+    Ok(())
 }
 
 fn identity(path: &Path) -> Option<FileIdentity> {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use sluice_proto::istio::workload::zds::workload_request::Payload;
 use sluice_proto::istio::workload::zds::{AddWorkload, DelWorkload, KeepWorkload, SnapshotSent, WorkloadInfo};
 use sluice_redirection::namespace::NetworkNamespace;
+use sluice_tasks::catch_panic;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
@@ -133,7 +134,12 @@ impl ZdsServer {
                 match listener.accept().await {
                     Ok(connection) => {
                         let server = Arc::clone(&server);
-                        tokio::spawn(async move { server.serve(connection).await });
+                        tokio::spawn(async move {
+                            // ztunnel connects again, and receives a new snapshot.
+                            if let Err(panic) = catch_panic(server.serve(connection)).await {
+                                warn!(error = %panic, connected = server.connected(), "connection of ztunnel failed");
+                            }
+                        });
                     }
                     Err(error) => warn!(%error, "cannot accept a connection of ztunnel"),
                 }
@@ -147,9 +153,10 @@ impl ZdsServer {
         let (sender, mut changes) = mpsc::channel(QUEUED_CHANGES);
         // Before the snapshot, so that it misses no change.
         lock(&self.connections).push((id, sender));
+        let listed = ListedConnection { server: self, id };
         info!(connection = id, connected = self.connected(), "ztunnel connected");
         let result = self.run(&connection, &mut changes).await;
-        lock(&self.connections).retain(|(other, _)| *other != id);
+        drop(listed);
         // Requests that wait for an answer fail when `changes` is dropped.
         match result {
             Ok(()) => info!(connection = id, connected = self.connected(), "ztunnel disconnected"),
@@ -204,6 +211,20 @@ impl ZdsServer {
     }
 }
 
+/// Removes a connection from the list of the server when it is dropped, also by a panic: a sender whose receiver is gone
+/// would be counted, and be the newest connection.
+struct ListedConnection<'s> {
+    server: &'s ZdsServer,
+    id: usize,
+}
+
+impl Drop for ListedConnection<'_> {
+    fn drop(&mut self) {
+        let id = self.id;
+        lock(&self.server.connections).retain(|(other, _)| *other != id);
+    }
+}
+
 async fn send(
     sender: &mpsc::Sender<Change>,
     payload: Payload,
@@ -212,4 +233,45 @@ async fn send(
     let (done, answer) = oneshot::channel();
     sender.send(Change { payload, namespace, done }).await.map_err(|_| ZdsError::Closed)?;
     answer.await.map_err(|_| ZdsError::Closed)?
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_testkit::zds::{ZdsClient, ZdsMessage};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn connection_that_panics_is_no_longer_counted_and_ends_its_requests() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("zds.sock");
+        let listener = SeqpacketListener::bind(&path).expect("a socket");
+        let ztunnel = ZdsClient::connect(&path).await.expect("it connects");
+        let connection = listener.accept().await.expect("a connection");
+        let server = Arc::new(ZdsServer::default());
+        let (inject, injected) = oneshot::channel::<()>();
+        let serving = tokio::spawn({
+            let server = Arc::clone(&server);
+            async move {
+                let serving = std::pin::pin!(server.serve(connection));
+                tokio::select! {
+                    () = serving => {}
+                    _ = injected => panic!("injected by the test"),
+                }
+            }
+        });
+        assert!(matches!(ztunnel.receive().await, Ok(ZdsMessage::SnapshotSent)));
+        ztunnel.acknowledge("").expect("acknowledged");
+        assert_eq!(server.connected(), 1);
+        // ztunnel does not acknowledge it.
+        let removal = tokio::spawn({
+            let server = Arc::clone(&server);
+            async move { server.remove("pod").await }
+        });
+        assert!(matches!(ztunnel.receive().await, Ok(ZdsMessage::Del(uid)) if uid == "pod"));
+        inject.send(()).expect("the task runs");
+        assert!(serving.await.expect_err("it panics").is_panic());
+        assert_eq!(server.connected(), 0, "only connections that are served count");
+        removal.await.expect("it ends").expect("the next snapshot does not have the pod");
+    }
 }

@@ -8,6 +8,8 @@
 mod network;
 #[path = "node/node_agent.rs"]
 mod node_agent;
+#[path = "node/supervision.rs"]
+mod supervision;
 
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;

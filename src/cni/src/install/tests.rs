@@ -1,4 +1,7 @@
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
+use sluice_tasks::faults;
+use sluice_watch::Handle;
 use tempfile::TempDir;
 
 use super::*;
@@ -143,10 +146,10 @@ fn entry_that_another_program_removes_is_written_again() {
     node.write("10-net.conflist", CHAIN);
     let ready = Arc::new(AtomicBool::new(false));
     let installer = Arc::new(Installer::new(node.settings.clone(), Arc::clone(&ready)));
-    let watch = Watch::new(|_| true);
+    let mut watch = Watch::new(|_| true);
     let handle = watch.handle();
     let running = Arc::clone(&installer);
-    let thread = std::thread::spawn(move || running.run(watch));
+    let thread = std::thread::spawn(move || running.run(&mut watch));
     let installed = || {
         let deadline = Instant::now() + Duration::from_secs(20);
         while std::fs::read_to_string(node.settings.net_dir.join("10-net.conflist"))
@@ -163,4 +166,99 @@ fn entry_that_another_program_removes_is_written_again() {
     thread.join().expect("the installer ends");
     assert!(ready.load(Ordering::Relaxed));
     assert!(node.directory.path().exists());
+}
+
+/// A thread that installs on a node.
+struct RunningInstaller {
+    node: Node,
+    installer: Arc<Installer>,
+    ready: Arc<AtomicBool>,
+    /// While it is set, the thread panics when a file changes.
+    panics: Arc<AtomicBool>,
+    stop: Handle,
+    thread: NamedThread,
+}
+
+impl RunningInstaller {
+    /// Starts the thread, and waits until the plugin is installed.
+    fn start() -> Self {
+        let node = node();
+        node.write("10-net.conflist", CHAIN);
+        let (ready, panics) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let installer = Arc::new(Installer::new(node.settings.clone(), Arc::clone(&ready)));
+        let injected = Arc::clone(&panics);
+        let watch = Watch::new(move |_| {
+            assert!(!injected.load(Ordering::Relaxed), "injected by the test");
+            true
+        });
+        let stop = watch.handle();
+        let thread = installer.start(watch).expect("a thread");
+        let running = Self { node, installer, ready, panics, stop, thread };
+        running.wait_until_installed();
+        running
+    }
+
+    fn wait_until_installed(&self) {
+        wait_until("the plugin is installed", || self.is_ready());
+        assert_eq!(self.node.types("10-net.conflist"), ["ptp", "portmap", "istio-cni"]);
+    }
+
+    /// Makes the thread panic after another program has removed the entry.
+    fn panic_at_removed_entry(&self) {
+        self.panics.store(true, Ordering::Relaxed);
+        // In one step: half a file would also make the node unready.
+        let next = self.node.directory.path().join("next");
+        std::fs::write(&next, CHAIN).expect("write");
+        std::fs::rename(next, self.node.settings.net_dir.join("10-net.conflist")).expect("rename");
+        wait_until("the node is not ready", || !self.is_ready());
+        self.panics.store(false, Ordering::Relaxed);
+    }
+
+    fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Number of restarts of the thread, of all tests.
+fn restarts() -> u64 {
+    let (mut registry, mut text) = (Registry::default(), String::new());
+    sluice_tasks::register(&mut registry);
+    prometheus_client::encoding::text::encode(&mut text, &registry).expect("encoded");
+    let prefix = format!("sluice_task_restarts_total{{task=\"{INSTALL_THREAD}\"}} ");
+    text.lines().find_map(|line| line.strip_prefix(&prefix)).map_or(0, |count| count.parse().expect("a number"))
+}
+
+#[test]
+fn installer_that_panics_is_not_ready_and_installs_again() {
+    // At its start, and while it waits for changes.
+    faults::inject_panic(INSTALL_THREAD);
+    let running = RunningInstaller::start();
+    wait_until("the panic is counted", || restarts() > 0);
+    running.panic_at_removed_entry();
+    running.wait_until_installed();
+    running.stop.stop();
+    running.thread.join();
+    assert!(running.ready.load(Ordering::Relaxed), "the plugin is still installed");
+}
+
+#[test]
+fn plugin_that_is_removed_after_a_panic_of_the_installer_stays_removed() {
+    let running = RunningInstaller::start();
+    running.panic_at_removed_entry();
+    // The thread waits for its restart.
+    running.stop.stop();
+    running.installer.remove();
+    running.thread.join();
+    assert_eq!(running.node.types("10-net.conflist"), ["ptp", "portmap"]);
+    let settings = &running.node.settings;
+    assert!(!settings.bin_dir.join(NAME).exists() && !settings.run_dir.join(KUBECONFIG).exists());
+    assert!(!running.ready.load(Ordering::Relaxed));
 }
