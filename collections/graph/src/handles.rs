@@ -6,13 +6,14 @@ use sluice_engine::{Published, Snapshot};
 use sluice_model::gateway_api::GatewayDeployment;
 use sluice_model::{
     ClientProfile, ConditionRequest, DestinationRule, Endpoint, Gateway, Jwks, JwksKey, MeshConfig, MeshNetworks,
-    Namespace, Node, ObjectKey, Pod, Proxy, ProxyConfigResource, ProxyKey, ProxyType, Reject, Resource, ResourceKey,
-    Scope, SecretReader, Segment, SegmentKey, Service, ServiceKey, Text, VirtualService, WantedJwks, WorkloadEntry,
+    Namespace, Node, ObjectKey, Pod, Proxy, ProxyConfigResource, ProxyKey, Reject, Resource, ResourceKey, Scope,
+    SecretReader, Segment, SegmentKey, Service, ServiceKey, Text, VirtualService, WantedJwks, WorkloadEntry,
+    remember_version,
 };
 
 use crate::inputs::{Inputs, RejectKey};
 use crate::outputs::client_profile;
-use crate::proxies::envoy_filters::PatchCondition;
+use crate::proxies::envoy_filters::{PatchCondition, can_have_patches};
 use crate::proxies::targets::ServiceTarget;
 use crate::registry::allocation::AddressUpdate;
 use crate::registry::endpoints::EndpointChunkKey;
@@ -107,16 +108,22 @@ pub struct Handles {
 
 impl Handles {
     /// Hashes of everything that a client states about itself and that the resources it shares with others are built for now.
+    ///
+    /// This matches the version of the proxy with the expressions of patches. The results are kept, so the dataflow
+    /// thread evaluates no expression for a proxy that is written to it afterwards.
     #[must_use]
     pub fn client_profile(&self, now: &Snapshot, proxy: &Proxy) -> ClientProfile {
+        if !can_have_patches(proxy) {
+            return client_profile(proxy, std::iter::empty());
+        }
+        remember_version(&proxy.istio_version);
         let mesh = now.get(&self.mesh, &());
-        let root = mesh.as_ref().map(|mesh| &mesh.root_namespace);
-        // The others have no Envoy, or no patches.
-        let is_patched =
-            matches!(proxy.proxy_type, ProxyType::Sidecar | ProxyType::Router | ProxyType::Waypoint) && !proxy.grpc;
-        let conditions = now.iter(&self.patch_conditions).map(|(key, ())| key);
-        let applies = |namespace: &Text| *namespace == proxy.namespace || Some(namespace) == root;
-        let conditions = conditions.filter(|(namespace, _)| is_patched && applies(namespace));
-        client_profile(proxy, conditions.map(|(_, condition)| condition))
+        let root = mesh.as_ref().map(|mesh| &mesh.root_namespace).filter(|root| **root != proxy.namespace);
+        let namespaces = std::iter::once(&proxy.namespace).chain(root);
+        let conditions = namespaces.flat_map(|namespace| {
+            let from = now.iter_from(&self.patch_conditions, (namespace.clone(), PatchCondition::first()));
+            from.map(|(key, ())| key).take_while(move |(of, _)| of == namespace).map(|(_, condition)| condition)
+        });
+        client_profile(proxy, conditions)
     }
 }

@@ -365,13 +365,19 @@ impl Inputs {
     /// Writes a parsed object: its value, if it has one, and its findings.
     ///
     /// If a ConfigMap of the mesh does not parse, the last valid one stays in effect. Any other object that does not
-    /// parse is deleted.
+    /// parse is deleted. The expressions for versions in an EnvoyFilter are matched with the versions of recent proxies
+    /// here, so that the dataflow thread finds the results.
     pub fn apply(&self, tx: &mut Transaction, parsed: ParsedObject, origin: Origin) {
         let ParsedObject { kind, key, object, rejects } = parsed;
         let reject_key = RejectKey { kind, object: key.clone() };
         let keep_last = kind == Kind::ConfigMap && !rejects.is_empty();
         if kind == Kind::ConfigMap {
             self.remove_from_other_inputs(tx, &key, object.as_ref());
+        }
+        if let Some(Object::EnvoyFilter(filter)) = &object {
+            for pattern in filter.version_patterns() {
+                pattern.match_recent_versions();
+            }
         }
         match object {
             Some(object) => self.set(tx, key, object, origin),

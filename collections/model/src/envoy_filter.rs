@@ -316,3 +316,16 @@ pub struct EnvoyFilter {
     /// `envoyfilter.istio.io/referenced-services`).
     pub referenced_services: BTreeSet<Text>,
 }
+
+impl EnvoyFilter {
+    /// The different expressions for versions in its patches.
+    #[must_use]
+    pub fn version_patterns(&self) -> BTreeSet<&VersionPattern> {
+        let patches = self.patches.iter().flatten();
+        let patterns = patches.filter_map(|patch| match &patch.version {
+            VersionMatch::Matches(pattern) => Some(pattern),
+            VersionMatch::Any | VersionMatch::Never => None,
+        });
+        patterns.collect()
+    }
+}

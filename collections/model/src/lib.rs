@@ -146,7 +146,7 @@ pub use traffic_policy::{
     LocalityLb, OutlierDetection, TcpKeepalive, TcpSettings, ZoneAwareLb,
 };
 pub use unix_socket::UNIX_PREFIX;
-pub use version_pattern::{MAX_VERSION_PROGRAM_BYTES, VersionPattern};
+pub use version_pattern::{MAX_VERSION_PROGRAM_BYTES, VersionPattern, remember_version};
 pub use view::{Layer, Scope, SidecarScope, View};
 pub use virtual_service::{
     AbortStatus, CorsPolicy, Destination, DirectResponse, DirectResponseBody, EndpointPicker, FaultAbort, FaultDelay,

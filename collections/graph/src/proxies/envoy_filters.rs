@@ -4,7 +4,7 @@
 //! own layers, which overlay the shared layers ([`PatchSet::add_layers`]).
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -162,7 +162,7 @@ impl EnvoyFilterHead {
 }
 
 impl PatchHead {
-    fn applies(&self, proxy: &Proxy, matches: impl Fn(&VersionPattern) -> bool) -> bool {
+    fn applies(&self, proxy: &Proxy) -> bool {
         let contexts: &[PatchContext] = match proxy.proxy_type {
             // As in Istio, waypoints have the contexts of sidecars.
             ProxyType::Sidecar | ProxyType::Waypoint => &[PatchContext::SidecarInbound, PatchContext::SidecarOutbound],
@@ -172,13 +172,26 @@ impl PatchHead {
         // Extension configs are subscribed by name, for both directions of traffic.
         let in_context =
             self.apply_to == ApplyTo::ExtensionConfig || contexts.iter().any(|context| self.context.covers(*context));
-        let version = match &self.version {
+        let of_version = || match &self.version {
             VersionMatch::Any => true,
-            VersionMatch::Matches(pattern) => !proxy.istio_version.is_empty() && matches(pattern),
+            VersionMatch::Matches(pattern) => has_version(proxy, pattern),
             VersionMatch::Never => false,
         };
-        in_context && version && self.metadata.iter().all(|(name, text)| has_metadata(proxy, name, text))
+        in_context && self.metadata.iter().all(|(name, text)| has_metadata(proxy, name, text)) && of_version()
     }
+}
+
+/// Whether patches can apply to the proxy. Ztunnels and agentgateways are no Envoys, and gRPC libraries reject most of
+/// what a patch may add.
+pub(crate) fn can_have_patches(proxy: &Proxy) -> bool {
+    matches!(proxy.proxy_type, ProxyType::Sidecar | ProxyType::Router | ProxyType::Waypoint) && !proxy.grpc
+}
+
+/// Whether the version of the proxy matches. A client chooses its version. It is matched once with an expression, and
+/// not on the dataflow thread: the result is kept from when the proxy connected (`Handles::client_profile`) or the
+/// EnvoyFilter was written (`Inputs::apply`).
+fn has_version(proxy: &Proxy, pattern: &VersionPattern) -> bool {
+    !proxy.istio_version.is_empty() && pattern.is_match(&proxy.istio_version)
 }
 
 /// Whether the proxy states this text for the name.
@@ -190,13 +203,18 @@ fn has_metadata(proxy: &Proxy, name: &Text, text: &Text) -> bool {
 /// A condition of a patch on what a proxy states about itself.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum PatchCondition {
-    /// Its version matches an expression.
-    Version(VersionPattern),
     /// It has metadata with this name and text.
     Metadata(Text, Text),
+    /// Its version matches an expression.
+    Version(VersionPattern),
 }
 
 impl PatchCondition {
+    /// The lowest in order: those of a namespace follow it.
+    pub(crate) fn first() -> Self {
+        Self::Metadata(Text::default(), Text::default())
+    }
+
     fn of(patch: &EnvoyPatch) -> impl Iterator<Item = Self> {
         let version = match &patch.version {
             VersionMatch::Matches(pattern) => Some(Self::Version(pattern.clone())),
@@ -210,14 +228,14 @@ impl PatchCondition {
     #[must_use]
     pub(crate) fn is_met(&self, proxy: &Proxy) -> bool {
         match self {
-            Self::Version(pattern) => !proxy.istio_version.is_empty() && pattern.is_match(&proxy.istio_version),
             Self::Metadata(name, text) => has_metadata(proxy, name, text),
+            Self::Version(pattern) => has_version(proxy, pattern),
         }
     }
 }
 
 /// The patch set of each proxy.
-/// Key: `ProxyKey`. From: `proxies`, `envoy_filters`, `mesh_config` (the root namespace), `version_matches`.
+/// Key: `ProxyKey`. From: `proxies`, `envoy_filters`, `mesh_config` (the root namespace).
 /// Changes when: an EnvoyFilter of the proxy's namespace or of the root namespace is added, removed or selects other
 /// proxies, or facts of the proxy change that are selected on; not when the content of a patch changes.
 /// Size: proxies that have patches. Rejects: none.
@@ -229,13 +247,10 @@ fn derive_proxy_patches<'s>(
     let by_namespace: Index<'s, Text, ObjectKey, EnvoyFilterHead> = filters
         .index("envoy_filters/by-namespace", |key, filter| [(key.namespace.clone(), EnvoyFilterHead::of(filter))]);
     let root = mesh.map("envoy_filters/root-namespace", |(), mesh| mesh.root_namespace.clone());
-    let versions = derive_version_matches(filters, proxies);
     proxies.derive("proxy_patches", |deps| {
-        let selection =
-            Selection { filters: deps.by(&by_namespace), root: deps.on(&root), versions: deps.on(&versions) };
+        let selection = Selection { filters: deps.by(&by_namespace), root: deps.on(&root) };
         move |cx, _, proxy| {
-            // gRPC libraries reject most of what a patch may add.
-            if proxy.grpc {
+            if !can_have_patches(proxy) {
                 return None;
             }
             let patches = selection.of(cx, proxy);
@@ -247,7 +262,6 @@ fn derive_proxy_patches<'s>(
 struct Selection {
     filters: IndexDep<Text, ObjectKey, EnvoyFilterHead>,
     root: Dep<(), Text>,
-    versions: Dep<Text, BTreeSet<VersionPattern>>,
 }
 
 impl Selection {
@@ -262,14 +276,11 @@ impl Selection {
             head.attachment.is_for_proxy(key, is_waypoint, &proxy.namespace, &proxy.labels, &root)
         });
         filters.sort_by(|a, b| order(&root, a, b));
-        let matches = |pattern: &VersionPattern| {
-            cx.get(&self.versions, &proxy.istio_version).is_some_and(|patterns| patterns.contains(pattern))
-        };
         let mut patches = Vec::new();
         for (filter, head) in filters {
             for (place, patch) in head.patches.iter().enumerate() {
                 if let Some(patch) = patch
-                    && patch.applies(proxy, matches)
+                    && patch.applies(proxy)
                 {
                     patches.push(PatchKey { filter: filter.clone(), place, apply_to: patch.apply_to });
                 }
@@ -287,33 +298,6 @@ fn order(root: &Text, a: &(ObjectKey, Arc<EnvoyFilterHead>), b: &(ObjectKey, Arc
         .then_with(|| (a_key.namespace != *root).cmp(&(b_key.namespace != *root)))
         .then_with(|| a.created.cmp(&b.created))
         .then_with(|| name(a_key).cmp(&name(b_key)))
-}
-
-/// The expressions that the version of connected proxies matches. A client chooses its version, so a new version is matched
-/// once with each expression, whatever other versions there are. Parsing compiles the expressions.
-/// Key: the version. From: `proxies`, `envoy_filters`.
-/// Changes when: the first proxy of a version connects or the last leaves, or an EnvoyFilter has an expression that no other
-/// has. Size: versions of proxies. Rejects: none; an invalid expression is rejected when it is parsed.
-fn derive_version_matches<'s>(
-    filters: &Filters<'s>,
-    proxies: &Collection<'s, ProxyKey, Proxy>,
-) -> Collection<'s, Text, BTreeSet<VersionPattern>> {
-    let versions = proxies.index("proxy_versions/by-content", |_, proxy| [(proxy.istio_version.clone(), ())]);
-    let patterns = filters.index("version_patterns/by-content", |_, filter| {
-        let patterns = filter.patches.iter().flatten().filter_map(|patch| match &patch.version {
-            VersionMatch::Matches(pattern) => Some((pattern.clone(), ())),
-            VersionMatch::Any | VersionMatch::Never => None,
-        });
-        patterns.collect::<Vec<_>>()
-    });
-    let patterns = patterns.distinct("version_patterns");
-    versions.distinct("proxy_versions").derive("version_matches", |deps| {
-        let patterns = deps.on(&patterns);
-        move |cx, version: &Text, ()| {
-            let patterns = cx.all(&patterns).into_iter().map(|(pattern, _)| pattern);
-            Some(patterns.filter(|pattern| pattern.is_match(version)).collect())
-        }
-    })
 }
 
 /// The patches of each set in use, by resource type.

@@ -1,7 +1,9 @@
 //! The resources that an EnvoyFilter touches. After its removal nothing of it is left.
 
 use prost::Message;
-use sluice_model::{Kind, Layer, ObjectKey, Proxy, ProxyKey, Resource, ResourceKey, ResourceType};
+use sluice_engine::Origin;
+use sluice_model::{Kind, Layer, ObjectKey, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, VersionPattern};
+use sluice_parse::{parse_object, yaml};
 use sluice_proto::envoy::config::cluster::v3::Cluster;
 
 use super::{TestGraph, sidecar};
@@ -413,25 +415,105 @@ fn a_new_version_is_matched_once_with_each_of_many_expressions() {
             let spec = format!("{{configPatches: [{}]}}", patches.collect::<Vec<_>>().join(", "));
             mesh.apply(&filter("forge", &format!("f{n}"), &spec));
         }
-        let connect = |number: usize, version: String| {
+        let texts = (0..filters).flat_map(|n| (0..30).map(move |m| format!("^1\\.{n}\\.{m}$")));
+        let patterns: Vec<VersionPattern> = texts.map(|text| version_pattern(&text)).collect();
+        let evaluations = || patterns.iter().map(VersionPattern::evaluations).sum::<u64>();
+        let proxy = |number: usize, version: String| {
             let ip = format!("10.8.0.{number}");
-            mesh.connect(Proxy { istio_version: version.into(), ..sidecar("forge", "anvil", &ip, &[("app", "anvil")]) })
+            Proxy { istio_version: version.into(), ..sidecar("forge", "anvil", &ip, &[("app", "anvil")]) }
         };
         for number in 0..versions {
-            connect(number, format!("1.999.{number}"));
+            mesh.connect(proxy(number, format!("1.999.{number}")));
         }
-        let runs = |mesh: &TestGraph| {
-            let metrics = mesh.engine.metrics().collections;
-            metrics.iter().find(|of| of.name == "version_matches").map(|of| of.records_in).unwrap_or_default()
-        };
-        let before = runs(&mesh);
-        let proxy = connect(200, "1.2.3".into());
-        let scope = mesh.get(&mesh.handles.scopes, &proxy).expect("a scope");
-        let clusters = &scope.layers[&ResourceType::Cluster];
-        assert!(clusters.iter().any(|layer| layer.profile.contains("patches#")), "{clusters:?}");
-        runs(&mesh) - before
+        // Another version in each run, as expressions keep results.
+        let version = format!("1.2.{}", versions % 30);
+        let added = [200, 201, 202].map(|number| {
+            let proxy = proxy(number, version.clone());
+            let before = evaluations();
+            let _ = mesh.handles.client_profile(&mesh.engine.snapshot(), &proxy);
+            let by_profile = evaluations() - before;
+            let key = mesh.connect(proxy);
+            assert!(is_patched(&mesh, &key));
+            [by_profile, evaluations() - before - by_profile]
+        });
+        let within_limit = (30 * filters).min(crate::PatchLimits::default().max_patches);
+        assert_eq!(added, [[within_limit as u64, 0], [0, 0], [0, 0]], "{filters} {versions}");
     };
-    assert_eq!([connects(4, 2), connects(40, 50)], [1, 1], "versions that are matched");
+    connects(4, 2);
+    connects(40, 50);
+}
+
+fn version_pattern(text: &str) -> VersionPattern {
+    VersionPattern::new(text.into()).expect("a valid expression")
+}
+
+/// Whether patches apply to clusters of the proxy.
+fn is_patched(mesh: &TestGraph, proxy: &ProxyKey) -> bool {
+    let scope = mesh.get(&mesh.handles.scopes, proxy).expect("a scope");
+    scope.layers[&ResourceType::Cluster].iter().any(|layer| layer.profile.contains("patches#"))
+}
+
+/// A patch of clusters of the proxies with a version.
+fn patch_of_version(pattern: &str) -> String {
+    format!(
+        "{{configPatches: [{{applyTo: CLUSTER, match: {{proxy: {{proxyVersion: '{pattern}'}}}}, \
+         patch: {{operation: MERGE, value: {{alt_stat_name: x}}}}}}]}}"
+    )
+}
+
+#[test]
+fn dataflow_thread_evaluates_no_expression_for_versions_of_proxies() {
+    let mesh = test_mesh();
+    let of_namespaces =
+        [("forge", "^61\\.1"), ("istio-system", "^61\\.[12]"), ("forge", "^61\\.2"), ("pottery", "^61\\.")];
+    let patterns = of_namespaces.map(|(_, text)| version_pattern(text));
+    for (number, (namespace, pattern)) in of_namespaces.into_iter().enumerate() {
+        mesh.apply(&filter(namespace, &format!("f{number}"), &patch_of_version(pattern)));
+    }
+    let evaluations = || patterns.each_ref().map(VersionPattern::evaluations);
+    let before = evaluations();
+    let since = || std::array::from_fn::<_, 4, _>(|n| evaluations()[n] - before[n]);
+    let proxy = |number: usize, version: &str| {
+        let ip = format!("10.8.1.{number}");
+        Proxy { istio_version: version.into(), ..sidecar("forge", "anvil", &ip, &[("app", "anvil")]) }
+    };
+    let connect = |proxy: Proxy| {
+        let _ = mesh.handles.client_profile(&mesh.engine.snapshot(), &proxy);
+        mesh.connect(proxy)
+    };
+    let keys: Vec<ProxyKey> = (0..100).map(|number| connect(proxy(number, "61.1.0"))).collect();
+    assert!(keys.iter().all(|key| is_patched(&mesh, key)));
+    assert_eq!(since(), [1, 1, 1, 0], "once for all proxies, and not with the expression of another namespace");
+    // No patch applies to a gRPC library.
+    connect(Proxy { grpc: true, ..proxy(100, "61.1.1") });
+    assert_eq!(since(), [1, 1, 1, 0]);
+    // A proxy that is derived again, and one that leaves.
+    mesh.connect(Proxy { labels: [("app".into(), "mill".into())].into_iter().collect(), ..proxy(0, "61.1.0") });
+    mesh.engine.transaction(|tx| tx.delete(&mesh.handles.inputs.proxies, keys[1].clone()));
+    mesh.delete(Kind::EnvoyFilter, "forge", "f0");
+    assert!(is_patched(&mesh, &keys[2]), "by the patch of the root namespace");
+    assert_eq!(since(), [1, 1, 1, 0]);
+}
+
+#[test]
+fn expressions_of_a_new_envoy_filter_are_evaluated_before_the_dataflow_thread_has_it() {
+    let mesh = test_mesh();
+    let proxy = Proxy { istio_version: "62.1.0".into(), ..sidecar("forge", "anvil", "10.8.2.1", &[("app", "anvil")]) };
+    let _ = mesh.handles.client_profile(&mesh.engine.snapshot(), &proxy);
+    let key = mesh.connect(proxy);
+    assert!(!is_patched(&mesh, &key));
+    let pattern = version_pattern("^62\\.1");
+    let text = filter("forge", "new", &patch_of_version("^62\\.1"));
+    let object = yaml::parse_documents(&text, &yaml::Limits::default()).remove(0).expect("yaml").value;
+    let parsed = parse_object(&"Kubernetes".into(), "cluster.local", &object).expect("known kind");
+    let mut written = 0;
+    mesh.engine.transaction(|tx| {
+        mesh.handles.inputs.apply(tx, parsed, Origin::default());
+        written = pattern.evaluations();
+    });
+    assert!(is_patched(&mesh, &key));
+    assert!(written > 0);
+    assert_eq!(pattern.evaluations(), written);
 }
 
 #[test]

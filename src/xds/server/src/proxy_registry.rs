@@ -33,7 +33,8 @@ pub trait ProxyInput: Send + Sync + 'static {
     /// An error in the node. The stream is refused with it.
     fn parse(&self, node: &Node) -> Result<Proxy, NodeError>;
 
-    /// Hashes of what the proxy states about itself and that the resources it shares with others are built for.
+    /// Hashes of what the proxy states about itself and that the resources it shares with others are built for. Called for
+    /// a new proxy, before [`Self::set`].
     fn profile(&self, proxy: &Proxy) -> ClientProfile;
 
     /// Adds or replaces a connected proxy. Must not block.
@@ -95,7 +96,8 @@ impl ProxyRegistry {
         self.input.parse(node)
     }
 
-    /// Adds a stream and returns the key of its proxy. The dataflow has the proxy after [`Self::announce`].
+    /// Adds a stream and returns the key of its proxy. The dataflow has the proxy after [`Self::announce`]. The profile of
+    /// a new proxy is computed before: the dataflow uses results that the computation keeps.
     ///
     /// # Errors
     /// The proxy is new, and its owner has too many.
@@ -105,7 +107,24 @@ impl ProxyRegistry {
         proxy: &Arc<Proxy>,
         owner: ProxyOwner,
     ) -> Result<ProxyKey, ProxyLimitError> {
-        let profile = self.input.profile(proxy);
+        let mut profile = None;
+        loop {
+            if let Some(key) = self.try_add_stream(stream, proxy, &owner, profile)? {
+                return Ok(key);
+            }
+            // No entry is locked meanwhile, so that a profile that takes long delays no other proxy.
+            profile = Some(self.input.profile(proxy));
+        }
+    }
+
+    /// Adds a stream as [`Self::add_stream`] does. `None` if the proxy is new and its profile is not given.
+    fn try_add_stream(
+        &self,
+        stream: u64,
+        proxy: &Arc<Proxy>,
+        owner: &ProxyOwner,
+        profile: Option<ClientProfile>,
+    ) -> Result<Option<ProxyKey>, ProxyLimitError> {
         let mut key = ProxyKey(proxy.id.clone());
         for number in 2.. {
             match self.proxies.entry(key.clone()) {
@@ -116,20 +135,22 @@ impl ProxyRegistry {
                     break;
                 }
                 Entry::Occupied(mut entry) if entry.get().is_free_for(proxy) => {
+                    let Some(profile) = profile else { return Ok(None) };
                     let known = entry.get();
-                    self.usage.add(&owner, profile, Some((&known.owner, known.profile)))?;
-                    entry.insert(RegisteredProxy::with_stream(proxy, owner, profile, stream));
+                    self.usage.add(owner, profile, Some((&known.owner, known.profile)))?;
+                    entry.insert(RegisteredProxy::with_stream(proxy, owner.clone(), profile, stream));
                     break;
                 }
                 Entry::Occupied(_) => key = ProxyKey(format!("{}#{number}", proxy.id).into()),
                 Entry::Vacant(entry) => {
-                    self.usage.add(&owner, profile, None)?;
-                    entry.insert(RegisteredProxy::with_stream(proxy, owner, profile, stream));
+                    let Some(profile) = profile else { return Ok(None) };
+                    self.usage.add(owner, profile, None)?;
+                    entry.insert(RegisteredProxy::with_stream(proxy, owner.clone(), profile, stream));
                     break;
                 }
             }
         }
-        Ok(key)
+        Ok(Some(key))
     }
 
     /// Writes the proxy to the dataflow, unless the dataflow has it already.
@@ -185,11 +206,13 @@ impl ProxyRegistry {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
+    /// The changes that it received, and the number of profiles that were computed.
     #[derive(Default)]
-    struct RecordingInput(Mutex<Vec<(ProxyKey, Option<Arc<Proxy>>)>>);
+    struct RecordingInput(Mutex<Vec<(ProxyKey, Option<Arc<Proxy>>)>>, AtomicUsize);
 
     impl ProxyInput for RecordingInput {
         fn parse(&self, _: &Node) -> Result<Proxy, NodeError> {
@@ -197,6 +220,7 @@ mod tests {
         }
 
         fn profile(&self, proxy: &Proxy) -> ClientProfile {
+            self.1.fetch_add(1, Ordering::Relaxed);
             ClientProfile { properties: [proxy.istio_version.len() as u64, 0], ..ClientProfile::default() }
         }
 
@@ -240,6 +264,56 @@ mod tests {
         registry.remove_stream(&key, 3, start);
         registry.remove_expired(start + PROXY_LINGER);
         assert_eq!(take_events(), [(key, None)]);
+    }
+
+    #[test]
+    fn profile_is_computed_for_a_new_proxy_only_and_before_the_dataflow_has_it() {
+        let input = Arc::new(RecordingInput::default());
+        let limits = ProxyLimits { anonymous_profiles: 2, ..ProxyLimits::default() };
+        let registry = ProxyRegistry::new(input.clone(), limits);
+        let proxy =
+            |version: &str| Arc::new(Proxy { id: "web".into(), istio_version: version.into(), ..Proxy::default() });
+        let profiles = || input.1.load(Ordering::Relaxed);
+        let start = Instant::now();
+        let connect =
+            |stream: u64, version: &str| registry.add_stream(stream, &proxy(version), None).expect("below the limits");
+        let key = connect(1, "1.30");
+        assert_eq!((profiles(), input.0.lock().expect("no panic").len()), (1, 0));
+        registry.announce(&key);
+        assert_eq!(connect(2, "1.30"), key);
+        for stream in [1, 2] {
+            registry.remove_stream(&key, stream, start);
+        }
+        assert_eq!(connect(3, "1.30"), key);
+        assert_eq!(profiles(), 1, "a further stream, and one that connects again");
+
+        let other = connect(4, "1.30.1");
+        assert_ne!(other, key);
+        assert_eq!((connect(5, "1.30.1"), profiles()), (other, 2));
+        assert!(registry.add_stream(6, &proxy("1.30.1-x"), None).is_err());
+        assert_eq!(profiles(), 3, "refused by its profile");
+        registry.remove_stream(&key, 3, start);
+        assert_eq!((connect(7, "1.30.1-x"), profiles()), (key.clone(), 4), "it replaces the proxy without a stream");
+        registry.remove_stream(&key, 7, start);
+        registry.remove_expired(start + PROXY_LINGER);
+        assert_eq!((connect(8, "1.30.1-x"), profiles()), (key, 5), "the dataflow no longer has it");
+    }
+
+    #[test]
+    fn proxies_that_connect_at_a_time_are_counted_once() {
+        let input = Arc::new(RecordingInput::default());
+        let limits = ProxyLimits { anonymous_proxies: 1, ..ProxyLimits::default() };
+        let registry = ProxyRegistry::new(input.clone(), limits);
+        let proxy = Arc::new(Proxy { id: "web".into(), ..Proxy::default() });
+        let connect = |stream: u64| registry.add_stream(stream, &proxy, None).map(|key| key.0);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|stream| scope.spawn(move || connect(stream))).collect();
+            for thread in threads {
+                assert_eq!(thread.join().expect("no panic"), Ok("web".into()));
+            }
+        });
+        assert!((1..=8).contains(&input.1.load(Ordering::Relaxed)));
+        assert!(registry.add_stream(8, &Arc::new(Proxy { id: "other".into(), ..Proxy::default() }), None).is_err());
     }
 
     #[test]
