@@ -4,7 +4,7 @@ use sluice_model::gateway_api::{DeclaredRule, HttpRule};
 use sluice_model::{HttpMatch, Object, StringMatch, Text};
 
 use super::filter::{Filters, grpc_filters};
-use super::http_route::{http_backend, named_matches, parse_route};
+use super::http_route::{expression, http_backend, named_matches, parse_route};
 use crate::{Fields, Findings, Item};
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
@@ -43,12 +43,14 @@ fn method_match(fields: &Fields<'_>) -> Option<StringMatch> {
         }
         ("Exact", Some(service), None) => Some(StringMatch::Prefix(format!("/{service}/").into())),
         ("Exact", Some(service), Some(method)) => Some(StringMatch::Exact(format!("/{service}/{method}").into())),
-        ("RegularExpression", Some(service), None) => Some(StringMatch::Regex(format!("/{service}/.+").into())),
+        ("RegularExpression", Some(service), None) => {
+            Some(expression(fields, "service", format!("/{service}/.+").into()))
+        }
         ("RegularExpression", Some(service), Some(method)) => {
-            Some(StringMatch::Regex(format!("/{service}/{method}").into()))
+            Some(expression(fields, "", format!("/{service}/{method}").into()))
         }
         ("Exact" | "RegularExpression", None, Some(method)) => {
-            Some(StringMatch::Regex(format!("/[^/]+/{method}").into()))
+            Some(expression(fields, "method", format!("/[^/]+/{method}").into()))
         }
         (kind, ..) => {
             fields.reject("type", format!("expected `Exact` or `RegularExpression`, found `{kind}`"));

@@ -157,12 +157,27 @@ fn path_match(fields: &Fields<'_>) -> Option<StringMatch> {
         "PathPrefix" if *value == *"/" => Some(StringMatch::Prefix(value)),
         "PathPrefix" => Some(StringMatch::Prefix(value.strip_suffix('/').unwrap_or(&value).into())),
         "Exact" => Some(StringMatch::Exact(value)),
-        "RegularExpression" => Some(StringMatch::Regex(value)),
+        "RegularExpression" => Some(expression(fields, "value", value)),
         kind => {
             fields.reject("type", format!("expected `Exact`, `PathPrefix` or `RegularExpression`, found `{kind}`"));
             None
         }
     }
+}
+
+/// An expression that matches nothing.
+const NOTHING: &str = r"[^\x00-\x{10FFFF}]";
+
+/// A match for an expression. One that a proxy would reject, together with all other routes of the table, matches nothing. Istio
+/// sends it nevertheless; the status of the route is the same.
+pub(super) fn expression(fields: &Fields<'_>, name: &str, pattern: Text) -> StringMatch {
+    StringMatch::Regex(match fields.findings().patterns().check(&pattern) {
+        Ok(()) => pattern,
+        Err(error) => {
+            fields.warn(name, format!("{error}; it matches nothing"));
+            NOTHING.into()
+        }
+    })
 }
 
 /// Conditions by name. The last of two entries with the same name is used.
@@ -173,7 +188,7 @@ pub(super) fn named_matches(fields: &Fields<'_>, name: &'static str) -> NamedMat
         let kind = condition.opt_text("type");
         let value = match kind.as_ref().map_or("Exact", Text::as_str) {
             "Exact" => StringMatch::Exact(value),
-            "RegularExpression" => StringMatch::Regex(value),
+            "RegularExpression" => expression(&condition, "value", value),
             kind => {
                 condition.reject("type", format!("expected `Exact` or `RegularExpression`, found `{kind}`"));
                 continue;
@@ -209,5 +224,28 @@ mod tests {
         let both = json!({"timeouts": {"request": "2s", "backendRequest": "1s"}, "retry": {"attempts": 3}});
         assert_eq!(read(both), (seconds(2), seconds(1)));
         assert_eq!(read(json!({"timeouts": {"request": "0s"}})), (None, None));
+    }
+
+    #[test]
+    fn expression_that_proxies_reject_matches_nothing() {
+        let read = |pattern: &str| {
+            let path = json!({"type": "RegularExpression", "value": pattern});
+            let headers = json!([{"name": "user", "type": "RegularExpression", "value": pattern}]);
+            let (matched, findings) = (json!({"path": path, "headers": headers}), Findings::default());
+            let matched = http_match(&Fields::new(&matched, "match", &findings).expect("an object"));
+            assert!(!findings.has_errors(), "the route applies");
+            let header = matched.headers.values().next().cloned().flatten();
+            assert_eq!(matched.uri, header);
+            let paths = findings.into_vec().into_iter().map(|finding| finding.field_path.to_string());
+            (matched.uri, paths.collect::<Vec<_>>())
+        };
+        let regex = |pattern: &str| Some(StringMatch::Regex(pattern.into()));
+        assert_eq!(read("/a.*"), (regex("/a.*"), Vec::new()));
+        for pattern in ["/([", "(a{1000}){1000}", &"a".repeat(100_000)] {
+            let (uri, paths) = read(pattern);
+            assert_eq!(uri, regex(NOTHING), "{pattern:.20}");
+            assert_eq!(paths, ["match.headers[0].value", "match.path.value"], "{pattern:.20}");
+        }
+        assert!(!regex::Regex::new(NOTHING).expect("it is valid").is_match("/"));
     }
 }
