@@ -84,7 +84,6 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
         ambient: config.features.ambient.then(|| AmbientOptions {
             allows_waypoints: config.features.allows_waypoints,
             dry_run_policies: config.features.dry_run_policies,
-            writes_conditions: writes_conditions(config),
             direct_gateways: !config.features.ingress_waypoints,
             deaf_sidecars: !config.features.sidecars_receive_hbone,
             tunnels: TunnelSwitches {
@@ -94,6 +93,7 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
                 baggage: config.features.baggage,
             },
         }),
+        writes_conditions: writes_conditions(config),
         gateway_api: config.features.gateway_api_options(),
         reviews_secrets: reads_cluster(config),
         virtual_hosts: config.features.virtual_hosts,
@@ -171,9 +171,9 @@ pub(super) fn writes_addresses(config: &Config) -> bool {
     config.features.allocate_addresses && reads_cluster(config)
 }
 
-/// Whether conditions are written into the statuses of ServiceEntries.
+/// Whether conditions about waypoints and ztunnel are written into the statuses of objects.
 pub(super) fn writes_conditions(config: &Config) -> bool {
-    config.features.ambient && config.features.writes_conditions && reads_cluster(config)
+    config.features.writes_conditions && reads_cluster(config)
 }
 
 /// Whether the Services of InferencePools are written.

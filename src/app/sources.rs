@@ -262,10 +262,10 @@ impl App {
         });
     }
 
-    /// Writes conditions. Without ambient mode, the lock is taken when the first object asks for a condition.
+    /// Writes conditions. Without ambient mode, the lock is taken when the first object needs one.
     fn write_conditions(&mut self, client: Client) {
-        let (updates, waits) =
-            (self.graph.handles.condition_updates.clone(), !options::writes_conditions(&self.config));
+        let waits = !(self.config.features.ambient && options::writes_conditions(&self.config));
+        let updates = self.graph.handles.condition_updates.clone();
         self.write_parts_when("condition writer", STATUS_LOCK, client, updates, waits);
     }
 

@@ -438,3 +438,41 @@ async fn conditions_of_ambient_mode_are_written_and_removed() -> Result<()> {
     assert_eq!(warnings, Vec::<String>::new());
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conditions_of_policies_for_waypoints_are_written_and_removed_without_ambient_mode() -> Result<()> {
+    let Some(cluster) = start_with_crds(ALL).await? else { return Ok(()) };
+    apply_templates(&cluster, &["rights", "mesh"], &[]).await?;
+    cluster.create_namespace("shop", json!({})).await?;
+    let version = "security.istio.io/v1";
+    let kinds = ["AuthorizationPolicy", "RequestAuthentication"];
+    for kind in kinds {
+        cluster
+            .apply(&json!({
+                "apiVersion": version, "kind": kind, "metadata": {"name": "get", "namespace": "shop"},
+                "spec": {"targetRefs": [{"group": "", "kind": "Service", "name": "cart"}]},
+            }))
+            .await?;
+    }
+    let variables = [("POD_NAME", "istiod-1")];
+    let control_plane = RunningControlPlane::start_with(&cluster, cluster.address(), &variables).await?;
+    let conditions = async |kind: &str| -> Result<Vec<Value>> {
+        let object = cluster.get(version, kind, "shop", "get").await?.unwrap_or_default();
+        Ok(object["status"]["conditions"].as_array().cloned().unwrap_or_default())
+    };
+    for kind in kinds {
+        until("the policy has its condition", async || Ok(!conditions(kind).await?.is_empty())).await?;
+        let written = conditions(kind).await?;
+        assert_eq!(
+            (written.len(), &written[0]["type"], &written[0]["status"], &written[0]["reason"]),
+            (1, &json!("WaypointAccepted"), &json!("False"), &json!("AncestorNotBound")),
+            "{kind}"
+        );
+        // Gateways enforce it.
+        let door = json!([{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "door"}]);
+        cluster.patch(version, kind, ("shop", "get"), &json!({"spec": {"targetRefs": door}})).await?;
+        until("the condition is removed", async || Ok(conditions(kind).await?.is_empty())).await?;
+    }
+    assert_eq!(control_plane.warnings()?, Vec::<String>::new());
+    Ok(())
+}

@@ -34,7 +34,7 @@ mod views;
 mod visibility;
 
 use sluice_engine::{Collection, CopyError, Engine, EngineOptions, GraphBuilder, HistoryLimits};
-use sluice_model::{AuthorizationPolicy, ProxyType, StoredStatus};
+use sluice_model::ProxyType;
 
 pub use handles::Handles;
 pub use inputs::{Inputs, JsonRecord, JsonRecordError, RejectKey, ServedKind};
@@ -88,7 +88,7 @@ use traffic::gateway_api::revisions::Revisions;
 use traffic::gateway_api::{GatewayApiInputs, classes};
 use traffic::gateways::reach::{ReachInputs, derive_reach};
 use traffic::gateways::routers::{RouterInputs, derive_replicas, derive_routers};
-use traffic::policy_statuses::{PolicyWithStatus, derive_policy_statuses};
+use traffic::policy_statuses::{PoliciesWithStatus, derive_policy_statuses};
 use traffic::reconciled::{derive_condition_requests, derive_condition_updates};
 use traffic::secret_accounts::derive_pod_accounts;
 use traffic::secrets::Secrets;
@@ -137,14 +137,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
     let options = &options.with_tunnels();
     builder.dataflow("mesh", |graph| {
         let (inputs, mut raw) = inputs::declare(graph);
-        let settings = options.clone();
-        let policies_with_status = raw
-            .authorization_policies
-            .filter_map("raw_policies_with_status", move |_, policy| PolicyWithStatus::of(policy, &settings));
-        // A status changes no derivation but its own.
-        raw.authorization_policies = raw.authorization_policies.map("raw_authorization_policies/rules", |_, policy| {
-            AuthorizationPolicy { status: StoredStatus::default(), ..policy.clone() }
-        });
+        let policies_with_status = PoliciesWithStatus::take(&mut raw, options);
         let one = graph.fixed("one", [((), ())]);
         let settings = mesh_config::derive_mesh_settings(&one, &raw.mesh_settings, options);
         let mesh = mesh_config::derive_mesh_config(&settings);
@@ -308,7 +301,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             IngressWaypoints::new(ambient, &cluster_settings, &destinations)
         });
 
-        let with_status = discovery::discovered("policies_with_status", &policies_with_status, &discovery);
+        let with_status = policies_with_status.discovered(&discovery);
         let policy_conditions =
             derive_policy_statuses(&with_status, &objects, &root_namespace, ambient.as_ref(), options);
         let condition_requests = derive_condition_requests(&raw.condition_requests, &discovery, options);

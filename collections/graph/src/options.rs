@@ -69,6 +69,9 @@ pub struct GraphOptions {
     pub security: SecurityOptions,
     /// Node proxies and waypoints are served (`PILOT_ENABLE_AMBIENT`), with these settings.
     pub ambient: Option<AmbientOptions>,
+    /// Conditions are written into the statuses of objects (`AMBIENT_ENABLE_STATUS`): those of ambient mode, and without
+    /// it those of security policies with targets that only waypoints serve.
+    pub writes_conditions: bool,
     /// Services of several clusters follow ServiceExports (`ENABLE_MCS_SERVICE_DISCOVERY`), with these settings.
     pub multi_cluster: Option<MultiClusterOptions>,
     /// API group and version of ServiceExports and ServiceImports.
@@ -147,6 +150,7 @@ impl Default for GraphOptions {
             patch_limits: PatchLimits::default(),
             security: SecurityOptions::default(),
             ambient: None,
+            writes_conditions: false,
             multi_cluster: None,
             multi_cluster_api: MultiClusterApi::default(),
             exports_services: false,
@@ -223,8 +227,6 @@ pub struct AmbientOptions {
     pub allows_waypoints: bool,
     /// Dry-run policies are sent too (`AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY`).
     pub dry_run_policies: bool,
-    /// Conditions are written into the statuses of objects (`AMBIENT_ENABLE_STATUS`).
-    pub writes_conditions: bool,
     /// Gateways never send through waypoints (`ENABLE_INGRESS_WAYPOINT_ROUTING=false`).
     pub direct_gateways: bool,
     /// Sidecars do not receive HBONE, whatever their metadata say (`PILOT_ENABLE_SIDECAR_LISTENING_HBONE=false`).

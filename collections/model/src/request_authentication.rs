@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Attachment, ProviderService, Text, Timestamp};
+use crate::{Attachment, ProviderService, StoredStatus, Text, Timestamp};
 
 /// A RequestAuthentication.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
@@ -21,6 +21,9 @@ pub struct RequestAuthentication {
     pub attachment: Attachment,
     /// Rules, one per issuer.
     pub rules: Vec<JwtRule>,
+    /// Its status, read if it has targets or conditions. Derived collections of policies do not have it, so that
+    /// writing it changes nothing else.
+    pub status: StoredStatus,
 }
 
 /// An issuer of tokens, their location in requests, and the headers made from them.

@@ -49,7 +49,7 @@ fn replacement(kind: Kind, item: &Item<'_>) -> Option<Object> {
         Kind::AuthorizationPolicy => authorization_policy::most_restrictive(item, meta, attachment.unwrap_or_default()),
         Kind::PeerAuthentication => Some(peer_authentication::most_restrictive(meta, attachment)),
         Kind::RequestAuthentication => {
-            Some(request_authentication::most_restrictive(meta, attachment.unwrap_or_default()))
+            Some(request_authentication::most_restrictive(item, meta, attachment.unwrap_or_default()))
         }
         _ => None,
     }

@@ -7,7 +7,7 @@
 mod jwks;
 mod uri;
 
-use sluice_model::{Attachment, JwtKeys, JwtRule, Object, ObjectMeta, RequestAuthentication, Text};
+use sluice_model::{Attachment, JwtKeys, JwtRule, Object, ObjectMeta, RequestAuthentication, StoredStatus, Text};
 
 use crate::attachment::security_attachment;
 use crate::{Fields, Findings, Item};
@@ -21,6 +21,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         None => RequestAuthentication { rules: vec![unreadable_rule()], ..RequestAuthentication::default() },
     };
     (policy.namespace, policy.name, policy.created) = (meta.namespace, meta.name, meta.created);
+    policy.status = status(item, &policy.attachment);
     Some(Object::RequestAuthentication(Box::new(policy)))
 }
 
@@ -45,14 +46,22 @@ fn unreadable_rule() -> JwtRule {
     JwtRule { keys: JwtKeys::Unusable, location_unreadable: true, ..JwtRule::default() }
 }
 
+/// The status of a policy with targets or conditions. That of others decides nothing.
+fn status(item: &Item<'_>, attachment: &Attachment) -> StoredStatus {
+    let is_read = !attachment.targets.is_empty() || !item.conditions().is_empty();
+    if is_read { item.status() } else { StoredStatus::default() }
+}
+
 /// A policy in place of one whose parser panics: it denies all that the policy could have denied.
-pub(crate) fn most_restrictive(meta: ObjectMeta, attachment: Attachment) -> Object {
+pub(crate) fn most_restrictive(item: &Item<'_>, meta: ObjectMeta, attachment: Attachment) -> Object {
+    let status = status(item, &attachment);
     Object::RequestAuthentication(Box::new(RequestAuthentication {
         namespace: meta.namespace,
         name: meta.name,
         created: meta.created,
         attachment,
         rules: vec![unreadable_rule()],
+        status,
     }))
 }
 
@@ -60,10 +69,11 @@ fn rule(fields: &Fields<'_>) -> JwtRule {
     let findings = fields.findings();
     let timeout = fields.opt_timeout("timeout");
     let before = findings.error_count();
+    let issuer = fields.text("issuer");
     let mut rule = JwtRule {
-        issuer: fields.text("issuer"),
         audiences: named(fields, "audiences"),
-        keys: keys(fields),
+        keys: keys(fields, &issuer),
+        issuer,
         space_delimited_claims: fields.texts("spaceDelimitedClaims"),
         timeout: timeout.filter(|timeout| !timeout.is_zero()),
         ..JwtRule::default()
@@ -128,7 +138,7 @@ fn claim_to_header(fields: &Fields<'_>) -> Option<(Text, Text)> {
     good.then_some((header, claim))
 }
 
-fn keys(fields: &Fields<'_>) -> JwtKeys {
+fn keys(fields: &Fields<'_>, issuer: &str) -> JwtKeys {
     let (text, uri) = (fields.text("jwks"), fields.text("jwksUri"));
     let at = if uri.is_empty() {
         JwtKeys::OpenId
@@ -142,6 +152,18 @@ fn keys(fields: &Fields<'_>) -> JwtKeys {
         }
     };
     if text.is_empty() {
+        if let JwtKeys::Uri { uri, .. } = &at
+            && has_tls(issuer)
+            && !has_tls(uri)
+        {
+            fields.warn(
+                "jwksUri",
+                format!(
+                    "`{uri}` is used, but it is not an https URL as the issuer is: keys in plaintext can be replaced \
+                     on the network path"
+                ),
+            );
+        }
         return at;
     }
     if at != JwtKeys::OpenId {
@@ -162,6 +184,11 @@ fn keys(fields: &Fields<'_>) -> JwtKeys {
             JwtKeys::Unusable
         }
     }
+}
+
+/// Whether the scheme of a URL is `https`.
+fn has_tls(url: &str) -> bool {
+    url.split_once("://").is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("https"))
 }
 
 #[cfg(test)]

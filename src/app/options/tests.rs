@@ -159,3 +159,14 @@ fn roots_are_written_into_webhook_configurations_as_the_variables_say() {
     assert_eq!(patched("INJECT_ENABLED", "false"), [Validating]);
     assert_eq!(patched("VALIDATION_WEBHOOK_CONFIG_NAME", ""), [Mutating]);
 }
+
+#[test]
+fn conditions_are_written_with_and_without_ambient_mode() {
+    let writes = |name: &'static str, value: &'static str| {
+        let (line, _) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("flags");
+        let variable = |wanted: &str| (wanted == name).then(|| value.to_owned());
+        graph_options(&Config::new(line.discovery, &[], variable).expect("a configuration")).writes_conditions
+    };
+    assert!(writes("PILOT_ENABLE_AMBIENT", "false") && writes("PILOT_ENABLE_AMBIENT", "true"));
+    assert!(!writes("AMBIENT_ENABLE_STATUS", "false"));
+}

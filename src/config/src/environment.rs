@@ -40,7 +40,8 @@ pub struct Features {
     pub allocation_v4: Ipv4Net,
     /// `PILOT_IP_AUTOALLOCATE_IPV6_PREFIX`: the CIDR block of allocated IPv6 addresses.
     pub allocation_v6: Ipv6Net,
-    /// `AMBIENT_ENABLE_STATUS`: in ambient mode, conditions are written into the statuses of objects.
+    /// `AMBIENT_ENABLE_STATUS`: conditions about waypoints and ztunnel are written into the statuses of objects; without
+    /// ambient mode, only those of security policies with targets that waypoints serve.
     pub writes_conditions: bool,
     /// `PILOT_ENABLE_NODE_UNTAINT_CONTROLLERS`: a taint is removed from nodes whose CNI agent is ready.
     pub untaints_nodes: bool,

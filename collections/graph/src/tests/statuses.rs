@@ -107,8 +107,8 @@ impl StatusCase {
             ..GatewayApiOptions::default()
         };
         let writes_conditions = flag("AMBIENT_ENABLE_STATUS", true);
-        let ambient = ambient.then(|| AmbientOptions { writes_conditions, ..AmbientOptions::default() });
-        GraphOptions { ambient, gateway_api, ..GraphOptions::default() }
+        let ambient = ambient.then(AmbientOptions::default);
+        GraphOptions { ambient, writes_conditions, gateway_api, ..GraphOptions::default() }
     }
 
     /// The differences, and the number of compared objects.

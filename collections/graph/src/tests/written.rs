@@ -137,8 +137,8 @@ fn kubelet_versions_change_with_the_first_and_the_last_kubelet_of_a_version() {
 
 #[test]
 fn condition_of_a_service_entry_has_its_visibility() {
-    let ambient = AmbientOptions { writes_conditions: true, ..AmbientOptions::default() };
-    let options = GraphOptions { ambient: Some(ambient), ..GraphOptions::default() };
+    let ambient = Some(AmbientOptions::default());
+    let options = GraphOptions { ambient, writes_conditions: true, ..GraphOptions::default() };
     let namespace = |name: &str, labels: &str| {
         format!("\napiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}, labels: {{{labels}}}}}\n---")
     };
@@ -206,22 +206,28 @@ status: {{conditions: [{conditions}]}}
     assert_eq!(update("lab"), None);
 }
 
-#[test]
-fn policy_with_a_target_says_whether_a_waypoint_enforces_it() {
-    let ambient = AmbientOptions { writes_conditions: true, ..AmbientOptions::default() };
-    let gateway_api = GatewayApiOptions { waypoints: true, ..GatewayApiOptions::default() };
-    let options = GraphOptions { ambient: Some(ambient), gateway_api, ..GraphOptions::default() };
-    let service = "
+/// A Service that uses the waypoint.
+const CART_SERVICE: &str = "
 {apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop, labels: {istio.io/use-waypoint: wp}},
  spec: {clusterIP: 10.0.0.1, ports: [{name: http, port: 80}]}}
 ";
-    let waypoint = "
+
+const WAYPOINT: &str = "
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {name: wp, namespace: shop}
 spec: {gatewayClassName: istio-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
 status: {addresses: [{type: IPAddress, value: 10.0.0.9}]}
 ";
+
+/// The Service as a target.
+const CART: &str = "{group: '', kind: Service, name: cart}";
+
+#[test]
+fn policy_with_a_target_says_whether_a_waypoint_enforces_it() {
+    let ambient = Some(AmbientOptions::default());
+    let gateway_api = GatewayApiOptions { waypoints: true, ..GatewayApiOptions::default() };
+    let options = GraphOptions { ambient, writes_conditions: true, gateway_api, ..GraphOptions::default() };
     let policy = |targets: &str| {
         format!(
             "
@@ -232,24 +238,23 @@ spec: {{targetRefs: [{targets}], rules: [{{to: [{{operation: {{methods: [GET]}}}
 "
         )
     };
-    let cart = "{group: '', kind: Service, name: cart}";
-    let mut mesh = TestGraph::with(options, &policy(cart));
+    let mut mesh = TestGraph::with(options, &policy(CART));
     let key = StatusKey { kind: Kind::AuthorizationPolicy, object: ObjectKey::new("Kubernetes", "shop", "get") };
     let wanted = |mesh: &TestGraph| {
         mesh.engine.flush();
         mesh.get(&mesh.handles.condition_updates, &key).map(|update| update.wanted.to_string()).unwrap_or_default()
     };
     assert!(wanted(&mesh).contains("Service shop/cart was not found"));
-    mesh.apply(service);
+    mesh.apply(CART_SERVICE);
     assert!(wanted(&mesh).contains("Service shop/cart is not bound to a waypoint"));
-    mesh.apply(waypoint);
+    mesh.apply(WAYPOINT);
     let bound = wanted(&mesh);
     assert!(bound.contains("bound to shop/wp") && bound.contains(r#""observedGeneration":"2""#), "{bound}");
     mesh.changed();
     // The status that is written changes no resource.
-    mesh.apply(&format!("{}status: {{conditions: {bound}}}", policy(cart)));
+    mesh.apply(&format!("{}status: {{conditions: {bound}}}", policy(CART)));
     assert_eq!((wanted(&mesh), mesh.changed()), (String::new(), Vec::new()));
-    mesh.apply(&policy(&format!("{cart}, {{group: '', kind: Service, name: other}}")));
+    mesh.apply(&policy(&format!("{CART}, {{group: '', kind: Service, name: other}}")));
     let partly = wanted(&mesh);
     assert!(partly.contains("PartiallyInvalid") && partly.contains("Service.core:shop/other"), "{partly}");
     mesh.apply(&policy("{group: gateway.networking.k8s.io, kind: GatewayClass, name: istio-waypoint}"));
@@ -260,9 +265,9 @@ spec: {{targetRefs: [{targets}], rules: [{{to: [{{operation: {{methods: [GET]}}}
 
 #[test]
 fn policy_for_another_class_of_waypoints_is_neither_enforced_nor_accepted() {
-    let ambient = AmbientOptions { writes_conditions: true, ..AmbientOptions::default() };
+    let ambient = Some(AmbientOptions::default());
     let gateway_api = GatewayApiOptions { waypoints: true, ..GatewayApiOptions::default() };
-    let options = GraphOptions { ambient: Some(ambient), gateway_api, ..GraphOptions::default() };
+    let options = GraphOptions { ambient, writes_conditions: true, gateway_api, ..GraphOptions::default() };
     let class = |name: &str| {
         format!(
             "
@@ -318,9 +323,9 @@ fn written_conditions(mesh: &TestGraph, kind: Kind, name: &str) -> Option<Vec<St
 
 #[test]
 fn objects_say_whether_their_waypoint_is_used() {
-    let ambient = AmbientOptions { writes_conditions: true, ..AmbientOptions::default() };
+    let ambient = Some(AmbientOptions::default());
     let gateway_api = GatewayApiOptions { waypoints: true, ..GatewayApiOptions::default() };
-    let options = GraphOptions { ambient: Some(ambient), gateway_api, ..GraphOptions::default() };
+    let options = GraphOptions { ambient, writes_conditions: true, gateway_api, ..GraphOptions::default() };
     let service = |marks: &str, status: &str| {
         format!(
             "
@@ -416,4 +421,147 @@ status: {{addresses: [{{type: IPAddress, value: 10.0.0.9}}]}}
     let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {istio.io/use-waypoint: wp}}}";
     mesh.apply(namespace);
     assert_eq!(vm(&mesh), None);
+}
+
+/// A security policy `get` with these targets and, as JSON text, these conditions.
+fn security_policy(kind: Kind, targets: &str, conditions: &str) -> String {
+    format!(
+        "
+apiVersion: security.istio.io/v1
+kind: {kind}
+metadata: {{name: get, namespace: shop, generation: 3}}
+spec: {{targetRefs: [{targets}]}}
+status: {{conditions: {conditions}}}
+---"
+    )
+}
+
+/// The stored form of the conditions that are written to policy `get`.
+fn written_text(mesh: &TestGraph, kind: Kind) -> String {
+    let key = StatusKey { kind, object: ObjectKey::new("Kubernetes", "shop", "get") };
+    mesh.get(&mesh.handles.condition_updates, &key).expect("an update").wanted.to_string()
+}
+
+/// As [`written_conditions`] of policy `get`, in one line.
+fn written_line(mesh: &TestGraph, kind: Kind) -> Option<String> {
+    mesh.engine.flush();
+    written_conditions(mesh, kind, "get").map(|all| all.join("; "))
+}
+
+#[test]
+fn without_ambient_mode_a_policy_for_waypoints_is_not_accepted_until_its_targets_change() {
+    let options = GraphOptions { writes_conditions: true, ..GraphOptions::default() };
+    let gateway = "{group: gateway.networking.k8s.io, kind: Gateway, name: door}";
+    let entry = "{group: networking.istio.io, kind: ServiceEntry, name: outside}";
+    let class = "{group: gateway.networking.k8s.io, kind: GatewayClass, name: istio-waypoint}";
+    let refused = |targets: &str| {
+        Some(format!(
+            "WaypointAccepted False AncestorNotBound: no waypoint enforces the policy for {targets}: ambient mode is off \
+             (PILOT_ENABLE_AMBIENT)"
+        ))
+    };
+    for kind in [Kind::AuthorizationPolicy, Kind::RequestAuthentication] {
+        let policy = |targets: &str, conditions: &str| security_policy(kind, targets, conditions);
+        let mut mesh = TestGraph::with(options.clone(), &policy(gateway, "[]"));
+        assert_eq!(written_line(&mesh, kind), None, "{kind}: gateways enforce it");
+        for (target, shown) in
+            [(CART, "Service shop/cart"), (entry, "ServiceEntry shop/outside"), (class, "GatewayClass istio-waypoint")]
+        {
+            mesh.apply(&policy(target, "[]"));
+            assert_eq!(written_line(&mesh, kind), refused(shown), "{kind}");
+        }
+        let several = format!("{gateway}, {CART}, {class}");
+        mesh.apply(&policy(&several, "[]"));
+        assert_eq!(written_line(&mesh, kind), refused("Service shop/cart, GatewayClass istio-waypoint"), "{kind}");
+        let stored = written_text(&mesh, kind);
+        assert!(stored.contains(r#""observedGeneration":"3""#), "{stored}");
+        // The status that is written changes no resource.
+        mesh.changed();
+        mesh.apply(&policy(&several, &stored));
+        assert_eq!((written_line(&mesh, kind), mesh.changed()), (None, Vec::new()), "{kind}");
+        // Without such a target, the condition is removed, beside that of another writer.
+        let beside = stored.replacen('[', r#"[{"type":"Other","status":"True"},"#, 1);
+        for targets in [gateway, ""] {
+            mesh.apply(&policy(targets, &beside));
+            assert_eq!(written_line(&mesh, kind).as_deref(), Some("Other True : "), "{kind} `{targets}`");
+        }
+        mesh.apply(&policy("", r#"[{"type":"Other","status":"True"}]"#));
+        assert_eq!(written_line(&mesh, kind), None, "{kind}: it is removed");
+        // An object of files has no generation.
+        mesh.apply(&policy(CART, "[]").replace(", generation: 3", ""));
+        assert_eq!(written_line(&mesh, kind), None, "{kind}: no API server has it");
+        let off = TestGraph::new(&policy(CART, "[]"));
+        assert_eq!(written_line(&off, kind), None, "{kind}: conditions are switched off");
+    }
+}
+
+#[test]
+fn without_ambient_mode_conditions_of_policies_depend_on_policies_for_waypoints_only() {
+    let options = GraphOptions { writes_conditions: true, ..GraphOptions::default() };
+    let kinds = [Kind::AuthorizationPolicy, Kind::RequestAuthentication];
+    let policies = |targets: &str| kinds.map(|kind| security_policy(kind, targets, "[]")).concat();
+    // Records that the collections hold and have processed.
+    let cost = |mesh: &TestGraph| {
+        mesh.engine.flush();
+        let is_counted = |name: &str| {
+            ["policies_with_status/", "policy_statuses/", "policy_condition_updates"]
+                .iter()
+                .any(|it| name.starts_with(*it))
+        };
+        let all = mesh.engine.metrics().collections;
+        let counted = all.iter().filter(|collection| is_counted(&collection.name));
+        counted.fold((0_i64, 0_u64), |(held, processed), it| (held + it.size, processed + it.records_in))
+    };
+    let mesh = TestGraph::with(options, &policies(""));
+    assert_eq!(cost(&mesh).0, 0, "policies without targets");
+    mesh.apply(&policies(CART));
+    let before = cost(&mesh);
+    assert!(before.0 > 0, "policies with targets");
+    mesh.apply(CART_SERVICE);
+    mesh.delete(Kind::Service, "shop", "cart");
+    assert_eq!(cost(&mesh), before, "Services change");
+}
+
+#[test]
+fn request_authentication_says_whether_a_waypoint_enforces_it() {
+    let kind = Kind::RequestAuthentication;
+    let gateway_api = GatewayApiOptions { waypoints: true, ..GatewayApiOptions::default() };
+    let options = GraphOptions {
+        ambient: Some(AmbientOptions::default()),
+        writes_conditions: true,
+        gateway_api,
+        ..GraphOptions::default()
+    };
+    let policy = |targets: &str, conditions: &str| security_policy(kind, targets, conditions);
+    let mut mesh = TestGraph::with(options, &policy(CART, "[]"));
+    let some = |text: &str| Some(text.to_owned());
+    let missing = "WaypointAccepted False TargetNotFound: Service shop/cart was not found";
+    assert_eq!(written_line(&mesh, kind), some(missing));
+    mesh.apply(CART_SERVICE);
+    let unbound = "WaypointAccepted False AncestorNotBound: Service shop/cart is not bound to a waypoint";
+    assert_eq!(written_line(&mesh, kind), some(unbound));
+    mesh.apply(WAYPOINT);
+    let bound = "WaypointAccepted True Accepted: bound to shop/wp";
+    assert_eq!(written_line(&mesh, kind), some(bound));
+    let stored = written_text(&mesh, kind);
+    // The status that is written changes no resource.
+    mesh.changed();
+    mesh.apply(&policy(CART, &stored));
+    assert_eq!((written_line(&mesh, kind), mesh.changed()), (None, Vec::new()));
+    mesh.apply(&policy("{group: gateway.networking.k8s.io, kind: GatewayClass, name: istio-waypoint}", "[]"));
+    let elsewhere = "WaypointAccepted False Invalid: RequestAuthentication must be in the root namespace `istio-system` when \
+                     referencing a GatewayClass";
+    assert_eq!(written_line(&mesh, kind), some(elsewhere));
+    let gateway = |name: &str| format!("{{group: gateway.networking.k8s.io, kind: Gateway, name: {name}}}");
+    mesh.apply(&policy(&gateway("wp"), "[]"));
+    assert_eq!(written_line(&mesh, kind), some(bound));
+    // A Gateway that is no waypoint enforces it, and ztunnel knows no such policies.
+    mesh.apply(&policy(&format!("{}, {CART}", gateway("door")), "[]"));
+    assert_eq!(written_line(&mesh, kind), some(bound));
+    for targets in [gateway("door"), String::new()] {
+        mesh.apply(&policy(&targets, "[]"));
+        assert_eq!(written_line(&mesh, kind), None, "`{targets}`");
+        mesh.apply(&policy(&targets, &stored));
+        assert_eq!(written_line(&mesh, kind), some(""), "the condition is removed");
+    }
 }

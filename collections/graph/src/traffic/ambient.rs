@@ -186,8 +186,9 @@ pub(crate) fn derive_ambient<'s>(
     ];
     let mut workloads: Vec<_> = found.iter().map(sent_workloads).collect();
     workloads.push(context.gateways.workloads.clone());
-    let condition_updates = switches
-        .writes_conditions
+    // Agentgateways need addresses also without ambient mode, but no conditions.
+    let writes_conditions = options.writes_conditions && options.ambient.is_some();
+    let condition_updates = writes_conditions
         .then(|| conditions::derive_condition_updates(inputs, &services.local, &context.waypoints, options));
     let services = match &services.remote {
         Some(remote) => {

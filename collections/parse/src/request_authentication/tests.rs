@@ -125,6 +125,25 @@ fn secret_keys_are_reported() {
 }
 
 #[test]
+fn plaintext_keys_of_an_issuer_with_tls_are_a_warning() {
+    for (issuer, uri, is_warned) in [
+        ("https://i", "http://i/keys", true),
+        ("HTTPS://i", "HTTP://i/keys", true),
+        ("https://i", "https://i/keys", false),
+        ("https://i", "HTTPS://i/keys", false),
+        ("http://i", "http://i/keys", false),
+        ("i", "http://i/keys", false),
+    ] {
+        let (policy, rejects) = parse(json!({"issuer": issuer, "jwksUri": uri}));
+        let expected: &[&str] = if is_warned { &["spec.jwtRules[0].jwksUri"] } else { &[] };
+        assert_eq!(rejects, expected, "{issuer} {uri}");
+        assert_eq!(policy.rules[0].remote_keys().map(|key| key.uri), Some(uri.into()), "the URL is used");
+    }
+    let (_, rejects) = parse(json!({"issuer": "https://i", "jwksUri": "http://i/keys", "jwks": "{\"keys\":[]}"}));
+    assert_eq!(rejects, ["spec.jwtRules[0].jwksUri"], "the URL is not used: no warning in addition");
+}
+
+#[test]
 fn jwks_uris_have_a_host_and_a_port() {
     let check = |uri: &str, host: &str, port| {
         assert_eq!(parse_jwks_uri(uri), Ok(ProviderService { service: host.into(), port }));
@@ -145,4 +164,27 @@ fn jwks_uris_have_a_host_and_a_port() {
     ] {
         assert_eq!(parse_jwks_uri(bad).map_err(|error| error.to_string()), Err(reason.to_owned()), "{bad}");
     }
+}
+
+#[test]
+fn status_is_read_of_a_policy_with_targets_or_conditions() {
+    let generation = |spec: serde_json::Value, status: serde_json::Value| {
+        let object = json!({
+            "apiVersion": "security.istio.io/v1",
+            "kind": "RequestAuthentication",
+            "metadata": {"namespace": "orchard", "name": "p", "generation": 2},
+            "spec": spec,
+            "status": status,
+        });
+        let parsed = parse_object(&"Kubernetes".into(), "cluster.local", &object).expect("known kind");
+        match parsed.object {
+            Some(Object::RequestAuthentication(policy)) => policy.status.generation,
+            other => panic!("{other:?}"),
+        }
+    };
+    let for_service = json!({"targetRefs": [{"group": "", "kind": "Service", "name": "tea"}]});
+    let with_condition = json!({"conditions": [{"type": "Other", "status": "True"}]});
+    assert_eq!(generation(for_service, json!({})), 2);
+    assert_eq!(generation(json!({}), with_condition), 2, "a condition may have to be removed");
+    assert_eq!(generation(json!({}), json!({"observedGeneration": "2"})), 0, "nothing depends on it");
 }

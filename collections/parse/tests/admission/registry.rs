@@ -102,3 +102,16 @@ fn peer_authentications_are_checked() {
         ],
     );
 }
+
+#[test]
+fn request_authentications_are_checked() {
+    check(
+        "security.istio.io/v1",
+        "RequestAuthentication",
+        &[
+            ("{jwtRules: [{issuer: 'https://i', jwksUri: 'https://i/keys'}]}", &[]),
+            ("{jwtRules: [{issuer: 'https://i', jwksUri: 'http://i/keys'}]}", &["W spec.jwtRules[0].jwksUri"]),
+            ("{jwtRules: [{issuer: 'https://i', jwksUri: 'ftp://i/keys'}]}", &["R spec.jwtRules[0].jwksUri"]),
+        ],
+    );
+}

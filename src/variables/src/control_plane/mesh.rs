@@ -341,7 +341,7 @@ pub(super) const AMBIENT: &[Variable] = &[
         "AMBIENT_ENABLE_STATUS",
         Bool,
         "true",
-        "Write conditions of ambient mode into the statuses of Services, ServiceEntries, WorkloadEntries and AuthorizationPolicies",
+        "Write conditions about waypoints and ztunnel into the statuses of Services, ServiceEntries, WorkloadEntries, AuthorizationPolicies and RequestAuthentications",
     ),
     followed("PILOT_ENABLE_AMBIENT", Bool, "false", "Ambient mode: serve ztunnel and waypoints"),
     followed(
