@@ -64,6 +64,8 @@ struct Figures {
     streams_refused: Option<f64>,
     resident_mb: Option<f64>,
     peak_mb: Option<f64>,
+    /// Of a storm: the peak above the memory before it, in MiB.
+    growth_mib: Option<f64>,
     ready_s: Option<f64>,
     /// Latency of changes during a storm, as a multiple of their latency before it.
     beside_ratio: Option<f64>,
@@ -75,8 +77,11 @@ pub(crate) const LAST: [&str; 3] = ["last proxy, ms", "last proxy p95, ms", "las
 /// Name of the CPU time of the server.
 pub(crate) const SERVER_CPU: &str = "server CPU, s";
 
+/// Name of the growth of the memory in a storm.
+const PEAK_GROWTH: &str = "peak memory growth, MiB";
+
 impl Figures {
-    fn each(&self) -> [(&'static str, Option<f64>); 12] {
+    fn each(&self) -> [(&'static str, Option<f64>); 13] {
         [
             (LAST[0], self.last_ms),
             (LAST[1], self.last_p95_ms),
@@ -88,6 +93,7 @@ impl Figures {
             ("streams refused", self.streams_refused),
             ("memory, MB", self.resident_mb),
             ("peak memory, MB", self.peak_mb),
+            (PEAK_GROWTH, self.growth_mib),
             ("start to ready, s", self.ready_s),
             ("latency of changes during it / before it", self.beside_ratio),
         ]
@@ -215,8 +221,12 @@ fn measure(of: &Measurement, result: &RunResult) -> Option<(String, Figures, Opt
             Some((kind.name(), figures, Some(client_time)))
         }
         Measurement::Storm(name) => {
-            let storm = result.storms.iter().find(|storm| storm.name == *name)?;
-            Some((name.clone(), storm_figures(storm), Some(ClientTime::of(storm))))
+            let storms = || result.storms.iter().filter(|storm| storm.name == *name);
+            let storm = storms().next()?;
+            // Memory may grow more when the storm is repeated.
+            let growth_kib = storms().filter_map(StormResult::growth_kib).max();
+            let figures = Figures { growth_mib: growth_kib.map(|kib| number(kib) / 1024.0), ..storm_figures(storm) };
+            Some((name.clone(), figures, Some(ClientTime::of(storm))))
         }
         Measurement::Connect => {
             let connect = &result.connect;
@@ -255,6 +265,8 @@ fn number(value: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -281,6 +293,39 @@ mod tests {
         assert_eq!(verdict(Some(20.0)).sockets_over_budget_ms(), None);
         assert_eq!(verdict(None).sockets_over_budget_ms(), None);
         assert!(!verdict(Some(228.0)).is_share_within(), "the server's share is over the budget too");
+    }
+
+    /// A run whose proxies reconnect twice. A storm has the resident memory before it and the peak after it, in MiB.
+    fn reconnected(services: usize, storms: [Option<(u64, u64)>; 2]) -> serde_json::Result<RunResult> {
+        let memory = |mib: u64| json!({"resident_kib": mib * 1024, "peak_kib": mib * 1024});
+        let storm = |name: &str, figures: Option<(u64, u64)>| {
+            json!({
+                "name": name, "distribution_ms": [], "missed": 0, "own_cpu_seconds": 0.0,
+                "traffic": {"messages": 0, "bytes": 0, "resources": [], "ended": 0},
+                "memory": figures.map(|(_, peak)| memory(peak)),
+                "memory_before": figures.map(|(before, _)| memory(before)),
+            })
+        };
+        serde_json::from_value(json!({
+            "machine": {"cpus": 2, "model": "", "memory_mib": 0, "load": 0.0}, "commit": "", "protocol": "delta",
+            "shape": {"services": services, "namespaces": 200, "endpoints": 2, "service_entries": 0}, "proxies": 1000,
+            "connect": storm("connect", Some((100, 900))), "changes": [],
+            "storms": storms.map(|figures| storm("reconnect", figures)),
+        }))
+    }
+
+    #[test]
+    fn memory_that_grows_too_much_when_clients_come_back_is_over_budget() -> serde_json::Result<()> {
+        let growth = |services, storms| -> serde_json::Result<Option<(f64, bool)>> {
+            let mut verdicts = evaluate(&reconnected(services, storms)?).into_iter();
+            let growth = verdicts.find(|verdict| verdict.figure == PEAK_GROWTH);
+            Ok(growth.map(|verdict| (verdict.measured, verdict.is_met())))
+        };
+        assert_eq!(growth(10_000, [Some((420, 720)), Some((450, 574))])?, Some((300.0, true)));
+        assert_eq!(growth(10_000, [Some((420, 572)), Some((450, 751))])?, Some((301.0, false)), "the second storm");
+        assert_eq!(growth(10_000, [None, None])?, None, "earlier results lack the memory before a storm");
+        assert_eq!(growth(9_000, [Some((420, 900)), None])?, None, "another shape");
+        Ok(())
     }
 
     #[test]

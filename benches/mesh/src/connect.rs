@@ -67,6 +67,7 @@ impl StormStart {
             server_cpu_seconds: server_cpu.zip(self.server_cpu).map(|(after, before)| after - before),
             own_cpu_seconds: self.own.cpu()? - self.own_cpu,
             memory: server.process.as_ref().map(Process::memory).transpose()?,
+            memory_before: None,
             loopback_ms: None,
             beside: None,
         })

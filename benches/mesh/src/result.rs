@@ -112,12 +112,23 @@ pub(crate) struct StormResult {
     pub(crate) server_cpu_seconds: Option<f64>,
     pub(crate) own_cpu_seconds: f64,
     pub(crate) memory: Option<Memory>,
+    /// The memory before the storm, of the same process.
+    #[serde(default)]
+    pub(crate) memory_before: Option<Memory>,
     /// How long the same bytes take to as many readers through bare sockets.
     #[serde(default)]
     pub(crate) loopback_ms: Option<f64>,
     /// Changes made during the storm, if any.
     #[serde(default)]
     pub(crate) beside: Option<ConcurrentChanges>,
+}
+
+impl StormResult {
+    /// The peak of the memory above the memory before the storm, in KiB. The peak is that of the process so far, so the
+    /// growth is at most this.
+    pub(crate) fn growth_kib(&self) -> Option<u64> {
+        Some(self.memory?.peak_kib.saturating_sub(self.memory_before?.resident_kib))
+    }
 }
 
 /// Milliseconds until changes reached their last proxy, before and during a storm.

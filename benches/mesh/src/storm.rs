@@ -10,6 +10,7 @@ use crate::client::{Pace, SimulatedProxy};
 use crate::connect::{QUIET, StormStart, connect};
 use crate::fleet::{Fleet, ProxyGroup};
 use crate::measured_mesh::MeasuredMesh;
+use crate::process::Process;
 use crate::result::{ConcurrentChanges, StormResult};
 
 /// Delay of a slow client before each message.
@@ -30,7 +31,10 @@ pub(crate) async fn make(
     arguments: &RunArguments,
     timeout: Duration,
 ) -> Result<StormResult> {
-    match storm {
+    // A restart replaces the process.
+    let process = mesh.server.process.as_ref().filter(|_| storm != Storm::Restart);
+    let memory_before = process.map(Process::memory).transpose()?;
+    let result = match storm {
         Storm::Reconnect => {
             let clients = mesh.fleet.disconnect().await;
             reconnect("reconnect", mesh, clients, timeout).await
@@ -58,7 +62,8 @@ pub(crate) async fn make(
         }
         Storm::Rush => rush(mesh, arguments, timeout).await,
         Storm::Backlog => backlog(mesh, timeout).await,
-    }
+    }?;
+    Ok(StormResult { memory_before, ..result })
 }
 
 /// Reconnects proxies, with the versions they hold.

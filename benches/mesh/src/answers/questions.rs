@@ -84,6 +84,7 @@ pub(super) fn all(shape: &Shape) -> Vec<Question> {
         Question::get("history", "/debug/history?limit=50".to_owned(), "\"changes\""),
         Question::get("krtz: services", "/debug/krtz?collection=services".to_owned(), "\"inputs\""),
         Question::get("krtz: endpoints", "/debug/krtz?collection=endpoints".to_owned(), "\"inputs\""),
+        Question::get("krtz: everything", "/debug/krtz".to_owned(), "\"inputs\""),
         Question::get("console: overview", "/console".to_owned(), "<html"),
     ]
 }
