@@ -14,7 +14,7 @@ use sluice_kube::{
     Api, Backoff, KubeOptions, ListWatch, ObjectPath, Receiver, RequestError, Resource, Term, WatchEvent, WatchStates,
 };
 use sluice_model::{Text, label};
-use sluice_tasks::restart_with;
+use sluice_tasks::{FailedAttempts, restart_with};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
@@ -122,6 +122,7 @@ impl WebhookConfigurationWriter {
     async fn write_all(&self, mut current: watch::Receiver<Configurations>, term: &Term) {
         let mut bundle = self.bundle.clone();
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(60));
+        let failures = FailedAttempts::of("webhook configuration writer");
         let mut failed_before = BTreeSet::new();
         // The version that the last write of a configuration replaced: the watch has not delivered that write yet.
         let mut replaced: BTreeMap<(WebhookKind, String), String> = BTreeMap::new();
@@ -175,10 +176,12 @@ impl WebhookConfigurationWriter {
                             };
                             self.metrics.validation_failed(code);
                         }
-                        warn!(
-                            target: "ca", kind = kind.name(), name, change, %error,
-                            "failed to write a webhook configuration, retrying"
-                        );
+                        if let Some(failures) = failures.count() {
+                            warn!(
+                                target: "ca", kind = kind.name(), name, change, %error, failures,
+                                "failed to write a webhook configuration, retrying; reported once a minute"
+                            );
+                        }
                     }
                 }
             }

@@ -13,6 +13,7 @@ use kube::core::Request;
 use serde_json::{Map, Value as Json, json};
 use sluice_engine::{Engine, NamespacedName, Published, StatusChange, Value};
 use sluice_kube::{Backoff, RequestError, Term, next_batch_or_due, request};
+use sluice_tasks::FailedAttempts;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -53,6 +54,7 @@ pub struct StatusWriter<K, S> {
     client: Client,
     field_manager: String,
     pending: BTreeMap<NamespacedName, PendingWrite<S>>,
+    failures: FailedAttempts,
     of: PhantomData<fn() -> K>,
 }
 
@@ -77,6 +79,7 @@ impl<K: Typed<DynamicType = ()> + 'static, S: Value> StatusWriter<K, S> {
             client,
             field_manager: field_manager.to_owned(),
             pending: BTreeMap::new(),
+            failures: FailedAttempts::of(&format!("writer of statuses of {}", K::kind(&()))),
             of: PhantomData,
         }
     }
@@ -127,7 +130,10 @@ impl<K: Typed<DynamicType = ()> + 'static, S: Value> StatusWriter<K, S> {
                     OBSERVE_TIMEOUT
                 }
                 Err(error) => {
-                    warn!(%kind, object = %name, %error, "failed to write a status, retrying");
+                    if let Some(failures) = self.failures.count() {
+                        let message = "failed to write a status, retrying; reported once a minute";
+                        warn!(%kind, object = %name, %error, failures, "{message}");
+                    }
                     pending.failures = pending.failures.saturating_add(1);
                     Backoff::after(pending.failures - 1, FIRST_RETRY, MAX_RETRY)
                 }
