@@ -3,11 +3,15 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
+
+/// Pause after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A forwarded port. It is closed when this is dropped.
 pub(crate) struct Tunnel {
@@ -52,7 +56,12 @@ impl Drop for Tunnel {
 async fn accept(listener: TcpListener, pods: Api<Pod>, pod: String, port: u16, failure: Failure) {
     // The connections end with this task.
     let mut connections = JoinSet::new();
-    while let Ok((mut connection, _)) = listener.accept().await {
+    loop {
+        let Ok((mut connection, _)) = listener.accept().await else {
+            // Such as too many open files: connections that end free some.
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
         let (pods, pod, failure) = (pods.clone(), pod.clone(), failure.clone());
         connections.spawn(async move {
             let result = forward(&mut connection, &pods, &pod, port).await;
