@@ -9,8 +9,8 @@ use axum::body::Body;
 use bytes::Bytes;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol, connect};
-use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use sluice_testkit::secure::{CertificateRequest, ClientTls, handshake, signing_request};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tonic::Code;
@@ -18,8 +18,6 @@ use tower::{Service as _, ServiceExt as _};
 
 use crate::identity::mesh::{CART, IdentityFixture, until};
 
-/// How much the server may grow under attack, in KiB of resident memory.
-const MAX_GROWTH_KIB: u64 = 64 * 1024;
 /// Time limit for the end of an attack.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// The address of attackers. Other clients have 127.0.0.1.
@@ -48,7 +46,7 @@ fn endless(port: &str) -> Vec<u8> {
 }
 
 /// Waits until the server closes a connection.
-async fn closed(mut socket: TcpStream) {
+async fn closed(mut socket: impl AsyncRead + Unpin) {
     let read = async { while let Ok(1..) = socket.read(&mut [0; 1024]).await {} };
     tokio::time::timeout(END_TIMEOUT, read).await.expect("the server closes the connection");
 }
@@ -72,11 +70,6 @@ async fn ads_stream(mesh: &IdentityFixture) -> AdsStream {
     stream
 }
 
-fn check_memory(mesh: &IdentityFixture, before: u64) {
-    let growth = mesh.server.resident_kib().expect("it runs").saturating_sub(before);
-    assert!(growth < MAX_GROWTH_KIB, "memory grew by {growth} KiB");
-}
-
 fn count(metrics: &BTreeMap<String, f64>, name: &str, port: &str, reason: &str) -> f64 {
     let reason = if reason.is_empty() { String::new() } else { format!(",reason=\"{reason}\"") };
     metrics.get(&format!("{name}{{port=\"{port}\"{reason}}}")).copied().unwrap_or_default()
@@ -87,7 +80,7 @@ async fn connections_without_a_request_are_closed_on_each_port() {
     const CONNECTIONS: usize = 50;
     let mesh = IdentityFixture::start(&["--handshakeTimeout=500ms", "--firstRequestTimeout=500ms"]).await;
     check_others(&mesh).await;
-    let before = mesh.server.resident_kib().expect("it runs");
+    let memory = mesh.server.watch_memory().expect("it runs");
     let mut attackers = JoinSet::new();
     for (name, address) in ports(&mesh) {
         for number in 0..CONNECTIONS {
@@ -129,7 +122,41 @@ async fn connections_without_a_request_are_closed_on_each_port() {
         assert!(open < CONNECTIONS as f64, "{port}: {open} are open");
     }
     assert!(mesh.logged("no request arrived in time").len() <= 3, "logged once a minute for each port");
-    check_memory(&mesh, before);
+    memory.check_growth("connections without a request").expect("bounded memory");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_complete_tls_and_send_no_request_are_closed() {
+    const CONNECTIONS: usize = 30;
+    const PORT: &str = "secure grpc";
+    let mesh = IdentityFixture::start(&["--firstRequestTimeout=1s"]).await;
+    check_others(&mesh).await;
+    let memory = mesh.server.watch_memory().expect("it runs");
+    let (address, roots, tls) = (mesh.server.secure.expect("the port is open"), mesh.root(), ClientTls::default());
+    let mut attackers = JoinSet::new();
+    for number in 0..CONNECTIONS {
+        let socket = attack(address).await.expect("connect");
+        let mut socket = handshake(socket, "istiod.istio-system.svc", &roots, &tls).await.expect("a handshake");
+        attackers.spawn(async move {
+            // Nothing, or the beginning of HTTP/2 without a request.
+            if number % 2 == 1 {
+                socket.write_all(&endless("grpc")[..40]).await.expect("send");
+            }
+            closed(socket).await;
+        });
+    }
+    check_others(&mesh).await;
+    tokio::time::timeout(END_TIMEOUT, attackers.join_all()).await.expect("all connections are closed");
+    let metrics = mesh.metrics().await;
+    let closed = count(&metrics, "sluice_closed_connections", PORT, "first_request");
+    assert!(closed >= CONNECTIONS as f64, "{closed} are counted");
+    assert_eq!(count(&metrics, "sluice_closed_connections", PORT, "handshake"), 0.0, "all handshakes were completed");
+    let open = count(&metrics, "sluice_connections", PORT, "");
+    assert!(open < CONNECTIONS as f64, "{open} are open");
+    let logged = || mesh.logged("no request arrived in time").into_iter().filter(|line| line.contains(PORT));
+    until("it is logged", async || logged().next()).await;
+    assert_eq!(logged().count(), 1, "logged once a minute");
+    memory.check_growth("clients that are silent after TLS").expect("bounded memory");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,7 +170,7 @@ async fn connections_of_one_address_leave_room_for_others() {
     let timeouts = ["--handshakeTimeout=60s", "--firstRequestTimeout=60s"];
     let mesh = IdentityFixture::start(&[&limit, &http_limit, &pending, timeouts[0], timeouts[1]]).await;
     check_others(&mesh).await;
-    let before = mesh.server.resident_kib().expect("it runs");
+    let memory = mesh.server.watch_memory().expect("it runs");
     for (name, address) in ports(&mesh) {
         let mut sockets = Vec::new();
         for _ in 0..CONNECTIONS {
@@ -166,7 +193,7 @@ async fn connections_of_one_address_leave_room_for_others() {
         .await;
         check_others(&mesh).await;
     }
-    check_memory(&mesh, before);
+    memory.check_growth("connections of one address").expect("bounded memory");
 }
 
 /// Sends a request on a connection that stays open, and reads the response.
@@ -194,6 +221,7 @@ async fn too_many_open_files_stop_no_port() {
     assert!(request(&mut operator, "/ready").await.starts_with("HTTP/1.1 200"));
     let mut stream = ads_stream(&mesh).await;
     stream.next().await.expect("no error").expect("a response");
+    let memory = mesh.server.watch_memory().expect("it runs");
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("open files").count();
     let set_limit = |files: usize| {
         let limit = Rlimit { current: u64::try_from(files).ok(), maximum: Some(1024) };
@@ -231,12 +259,14 @@ async fn too_many_open_files_stop_no_port() {
     drop(sockets);
     set_limit(1024);
     check_others(&mesh).await;
+    memory.check_growth("too many open files").expect("bounded memory");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn certificate_requests_of_an_identity_are_limited() {
     let mesh = IdentityFixture::start(&["--maxCertificateRequests=3"]).await;
     let channel = mesh.connect(&ClientTls::default()).await;
+    let memory = mesh.server.watch_memory().expect("it runs");
     let (_, csr) = signing_request().expect("a request");
     let request = async |account: &str| {
         let request = CertificateRequest::with_token(&csr, &mesh.token(account));
@@ -251,12 +281,14 @@ async fn certificate_requests_of_an_identity_are_limited() {
     assert_eq!(request("system:serviceaccount:shop:till").await, Ok(()), "another identity");
     assert_eq!(mesh.metrics().await["sluice_certificate_requests_refused"], 5.0);
     until("it is logged", async || mesh.logged("refused certificate requests").pop()).await;
+    memory.check_growth("certificate requests").expect("bounded memory");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn message_of_an_unauthenticated_certificate_request_is_not_read() {
     let mesh = IdentityFixture::start(&[]).await;
     let mut channel = mesh.connect(&ClientTls::default()).await;
+    let memory = mesh.server.watch_memory().expect("it runs");
     // The message never arrives.
     let body = Body::from_stream(futures::stream::pending::<std::io::Result<Bytes>>());
     let request = http::Request::post("https://istiod/istio.v1.auth.IstioCertificateService/CreateCertificate")
@@ -267,4 +299,5 @@ async fn message_of_an_unauthenticated_certificate_request_is_not_read() {
     let response = channel.ready().await.expect("connected").call(request);
     let response = tokio::time::timeout(END_TIMEOUT, response).await.expect("an answer").expect("a response");
     assert_eq!(response.headers()["grpc-status"], "16", "unauthenticated");
+    memory.check_growth("a message that never arrives").expect("bounded memory");
 }

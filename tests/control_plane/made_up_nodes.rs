@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol, connect};
+use sluice_testkit::memory::MemoryWatch;
 use sluice_testkit::server::{Options, Sluiced, get};
 use tempfile::TempDir;
 
@@ -14,15 +15,13 @@ use tempfile::TempDir;
 const SERVICES: usize = 500;
 /// Where each profile is built, in a debug build.
 const FEW_SERVICES: usize = 100;
-/// How much a server may grow by one attack, in KiB of resident memory.
-const MAX_GROWTH_KIB: u64 = 64 << 10;
 /// Time limit for a response.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A mesh of many services, and the memory of its server with one proxy connected.
 struct LargeMesh {
     server: Sluiced,
-    before_kib: u64,
+    memory: MemoryWatch,
     _proxy: AdsStream,
     _objects: TempDir,
 }
@@ -58,8 +57,8 @@ impl LargeMesh {
         let server = Sluiced::start(&Options { env, ..Options::new(objects.path()) }).await?;
         let mut proxy = open(&server, 0, json!({"CLUSTER_ID": "Kubernetes", "ISTIO_VERSION": "1.30.0"})).await?;
         answer_all(&mut proxy).await?;
-        let before_kib = server.resident_kib()?;
-        Ok(Self { server, before_kib, _proxy: proxy, _objects: objects })
+        let memory = server.watch_memory()?;
+        Ok(Self { server, memory, _proxy: proxy, _objects: objects })
     }
 
     /// Opens a stream for each number, with the metadata that `metadata` makes up.
@@ -73,13 +72,6 @@ impl LargeMesh {
             }
         }
         Ok(streams)
-    }
-
-    fn check_growth(&self, what: &str) -> Result<()> {
-        let growth = self.server.resident_kib()?.saturating_sub(self.before_kib);
-        eprintln!("{what}: the server grew by {growth} KiB");
-        ensure!(growth < MAX_GROWTH_KIB, "{what}: memory grew by {growth} KiB");
-        Ok(())
     }
 
     async fn metrics(&self) -> Result<String> {
@@ -145,7 +137,7 @@ async fn made_up_clusters_networks_and_configs_do_not_multiply_the_mesh() -> Res
         })
         .await?;
     ensure!(streams.accepted.len() == 300, "{} are accepted: {:?}", streams.accepted.len(), streams.refusals.first());
-    mesh.check_growth("300 made-up clusters, networks and configs")
+    mesh.memory.check_growth("300 made-up clusters, networks and configs")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,7 +153,7 @@ async fn made_up_namespaces_and_labels_do_not_multiply_the_mesh() -> Result<()> 
         })
         .await?;
     ensure!(streams.accepted.len() == 300, "{} are accepted: {:?}", streams.accepted.len(), streams.refusals.first());
-    mesh.check_growth("300 made-up namespaces and labels")
+    mesh.memory.check_growth("300 made-up namespaces and labels")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -184,7 +176,7 @@ async fn profiles_of_anonymous_callers_are_limited() -> Result<()> {
         refused.contains(&format!("sluice_xds_refused{{reason=\"profiles\"}} {}", streams.refusals.len())),
         "{refused:?}"
     );
-    mesh.check_growth("40 made-up certificates and tags")?;
+    mesh.memory.check_growth("40 made-up certificates and tags")?;
 
     // A proxy that the server knows reconnects, and others with its profile connect.
     drop(streams.accepted.remove(0));
@@ -195,15 +187,38 @@ async fn profiles_of_anonymous_callers_are_limited() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn locations_of_anonymous_callers_are_limited() -> Result<()> {
+    let mesh = LargeMesh::start(SERVICES, &[]).await?;
+    let metadata =
+        |number: usize| json!({"CLUSTER_ID": format!("cluster-{number}"), "NETWORK": format!("network-{number}")});
+    let mut streams = mesh.attack(70, metadata).await?;
+    ensure!(streams.accepted.len() == 63, "{} are accepted besides the proxy", streams.accepted.len());
+    let refusal = streams.refusals.first().context("a refusal")?;
+    let parts =
+        ["anonymous callers", "64 different locations", "cluster, network, locality", "--maxAnonymousLocations"];
+    ensure!(parts.iter().all(|part| refusal.contains(part)), "{refusal}");
+    let refused = mesh.rows("sluice_xds_refused").await?;
+    ensure!(refused == ["sluice_xds_refused{reason=\"locations\"} 7"], "{refused:?}");
+    mesh.memory.check_growth("70 made-up clusters and networks")?;
+
+    // A proxy that the server knows reconnects, and others in its location connect.
+    drop(streams.accepted.remove(0));
+    for number in [1, 1000] {
+        answer_all(&mut open(&mesh.server, number, metadata(1)).await?).await.context("a known location")?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn proxies_of_anonymous_callers_are_limited() -> Result<()> {
-    let mesh = LargeMesh::start(FEW_SERVICES, &[("SLUICE_MAX_ANONYMOUS_PROXIES", "20")]).await?;
+    let mesh = LargeMesh::start(SERVICES, &[("SLUICE_MAX_ANONYMOUS_PROXIES", "20")]).await?;
     let streams = mesh.attack(30, |_| json!({})).await?;
     ensure!(streams.accepted.len() == 19, "{} are accepted besides the proxy", streams.accepted.len());
     let refusal = streams.refusals.first().context("a refusal")?;
     ensure!(refusal.contains("20 proxies") && refusal.contains("--maxAnonymousProxies"), "{refusal}");
     let refused = mesh.rows("sluice_xds_refused").await?;
     ensure!(refused == ["sluice_xds_refused{reason=\"proxies\"} 11"], "{refused:?}");
-    Ok(())
+    mesh.memory.check_growth("30 proxies of anonymous callers")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -241,5 +256,5 @@ async fn made_up_versions_are_not_kept() -> Result<()> {
         ensure!(update.type_url == Kind::Cds.type_url(), "{}", update.type_url);
         streams.push(stream);
     }
-    mesh.check_growth("300 clients that hold resources with versions of 100 KiB")
+    mesh.memory.check_growth("300 clients that hold resources with versions of 100 KiB")
 }

@@ -291,8 +291,8 @@ async fn write_in_progress_ends_before_another_replica_leads(api: KubeApi) {
     leading.await.expect("the work is stopped");
 }
 
-with_api_server!(leader_keeps_its_lock_when_its_connections_are_frozen, shared);
-async fn leader_keeps_its_lock_when_its_connections_are_frozen(api: KubeApi) {
+with_api_server!(leader_keeps_its_lock_when_its_connections_are_lost, shared);
+async fn leader_keeps_its_lock_when_its_connections_are_lost(api: KubeApi) {
     let lock = LockNamespace::new(api).await;
     let one = Replica::start(client(&lock.api).await, &lock.name, "one", Duration::from_secs(9));
     leads(&one).await;
@@ -302,4 +302,35 @@ async fn leader_keeps_its_lock_when_its_connections_are_frozen(api: KubeApi) {
     }
     assert_eq!(one.terms(), 1, "it led all the time");
     one.stop.cancel();
+}
+
+with_api_server!(leader_keeps_its_lock_when_the_api_server_is_frozen_for_less_than_its_duration, shared);
+async fn leader_keeps_its_lock_when_the_api_server_is_frozen_for_less_than_its_duration(api: KubeApi) {
+    /// A renewal begins 4.5 s after the last one. It fails after 3 s, and is repeated after 1.2 s. Without renewals, a
+    /// term ends after 12 s.
+    const LOCK_DURATION: Duration = Duration::from_secs(18);
+    /// Time in which the answer to a renewal arrives.
+    const ANSWER_TIME: Duration = Duration::from_secs(1);
+    /// One renewal fails.
+    const FREEZE_TIME: Duration = Duration::from_secs(7);
+    let lock = LockNamespace::new(api).await;
+    let one = Replica::start(client(&lock.api).await, &lock.name, "one", LOCK_DURATION);
+    leads(&one).await;
+    lock.is_renewed(1).await;
+    tokio::time::sleep(ANSWER_TIME).await;
+    let renewals = lock.api.count("update", "configmaps");
+    lock.api.proxy().freeze();
+    let direct = sluice_kube::client(lock.api.config(Route::Direct).await).expect("a client");
+    let other = Replica::start(direct, &lock.name, "other", LOCK_DURATION);
+    tokio::time::sleep(FREEZE_TIME).await;
+    assert_eq!(lock.api.count("update", "configmaps"), renewals, "no renewal arrives");
+    lock.api.proxy().restore();
+    lock.is_renewed(2).await;
+    assert!(one.leads() && !other.leads());
+    assert_eq!((one.terms(), other.terms()), (1, 0), "it led all the time");
+    let record = lock.record().await;
+    assert!(record["holderIdentity"].as_str().is_some_and(|holder| holder.starts_with("one-")), "{record}");
+    assert_eq!(record["leaderTransitions"], 0, "{record}");
+    one.stop.cancel();
+    other.stop.cancel();
 }

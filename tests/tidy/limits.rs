@@ -1,4 +1,4 @@
-//! The table of limits names flags and variables that exist.
+//! The table of limits names flags, variables and metrics that exist, with their defaults.
 
 use std::process::Command;
 
@@ -18,10 +18,121 @@ fn code(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
+/// The help of `sluiced`.
+fn help() -> String {
+    let help = Command::new(env!("CARGO_BIN_EXE_sluiced")).arg("--help").output().expect("run sluiced");
+    String::from_utf8(help.stdout).expect("a text")
+}
+
+/// The default of a flag or variable in the help. Descriptions are indented more than names.
+fn default_of(help: &str, name: &str) -> Option<String> {
+    const DESCRIPTION: &str = "          ";
+    let is_entry = |line: &&str| !line.starts_with(DESCRIPTION) && line.split_whitespace().next() == Some(name);
+    let mut lines = help.lines().skip_while(|line| !is_entry(line));
+    lines.next()?;
+    let description = lines.take_while(|line| line.starts_with(DESCRIPTION) || line.trim().is_empty());
+    let description = description.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
+    let (_, default) = description.split_once("[default: ")?;
+    default.split_once(']').map(|(default, _)| default.to_owned())
+}
+
+/// The numbers in a text: those with a unit in bytes or seconds.
+fn quantities(text: &str) -> Vec<u64> {
+    let mut quantities = Vec::new();
+    let mut rest = text;
+    while let Some(begin) = rest.find(|c: char| c.is_ascii_digit()) {
+        rest = &rest[begin..];
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != ',').unwrap_or(rest.len());
+        let number: u64 = rest[..end].replace(',', "").parse().expect("a number");
+        rest = &rest[end..];
+        let unit = rest.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
+        let factor = match unit {
+            "KiB" => 1 << 10,
+            "MiB" => 1 << 20,
+            "GiB" => 1 << 30,
+            "m" | "min" => 60,
+            "h" => 3600,
+            "days" => 86400,
+            _ => 1,
+        };
+        quantities.push(number * factor);
+    }
+    quantities
+}
+
+#[test]
+fn numbers_are_compared_with_their_units() {
+    assert_eq!(quantities("50,000, at most 3/8 of the files"), [50_000, 3, 8]);
+    assert_eq!(quantities("10 s, after 5 min"), [10, 300]);
+    assert_eq!((quantities("90 days"), quantities("4 MiB; 1 KiB")), (quantities("2160h"), vec![4 << 20, 1024]));
+    let help = [
+        "Limits:",
+        "      --most <NUMBER>",
+        "          A limit, not that of",
+        "          --other",
+        "          ",
+        "          [default:",
+        "          7]",
+        "",
+        "      --other <NUMBER>",
+        "          Without a default",
+        "",
+        "Load:",
+        "  MOST",
+        "          The same [default: 8]",
+    ]
+    .join("\n");
+    assert_eq!(
+        ["--most", "--other", "MOST"].map(|name| default_of(&help, name)),
+        [Some("7".into()), None, Some("8".into())]
+    );
+}
+
+#[test]
+fn limits_have_the_defaults_of_their_flags_and_variables() {
+    let help = help();
+    let (mut findings, mut compared) = (Vec::new(), 0);
+    for row in rows("docs/limits.md", "Load and size") {
+        let [limit, default, settings, ..] = row.as_slice() else { continue };
+        if settings.starts_with("fixed") || settings.contains("of the agent") {
+            continue;
+        }
+        // A variable beside a flag is that of the flag.
+        let flags: Vec<&str> = code(settings).filter(|name| name.starts_with("--")).collect();
+        let names = if flags.is_empty() { code(settings).collect() } else { flags };
+        let stated = quantities(default);
+        for (index, name) in names.into_iter().enumerate() {
+            let Some(of_help) = default_of(&help, name) else {
+                findings.push(format!("{limit:?}: the help has no default of {name}"));
+                continue;
+            };
+            let is_equal = match quantities(&of_help).first() {
+                Some(number) => stated.get(index) == Some(number),
+                None => *default == of_help,
+            };
+            compared += 1;
+            if !is_equal {
+                findings.push(format!("{limit:?} is {default:?}, and the default of {name} is {of_help:?}"));
+            }
+        }
+    }
+    assert!(compared > 20, "{compared} defaults are compared");
+    assert!(findings.is_empty(), "{}", findings.join("\n"));
+}
+
+#[test]
+fn every_limit_names_a_metric() {
+    /// Limits without one.
+    const WITHOUT_METRIC: [&str; 0] = [];
+    let rows = rows("docs/limits.md", "Load and size");
+    let empty = rows.iter().filter(|row| row.get(3).is_none_or(String::is_empty)).map(|row| row[0].as_str());
+    let empty: Vec<&str> = empty.filter(|limit| !WITHOUT_METRIC.contains(limit)).collect();
+    assert!(empty.is_empty(), "limits without a metric:\n{}", empty.join("\n"));
+}
+
 #[test]
 fn limits_name_flags_variables_and_metrics_that_exist() {
-    let help = Command::new(env!("CARGO_BIN_EXE_sluiced")).arg("--help").output().expect("run sluiced");
-    let help = String::from_utf8(help.stdout).expect("a text");
+    let help = help();
     let named = |name: &str| help.split(|c: char| !(c.is_alphanumeric() || "-_".contains(c))).any(|word| word == name);
     let sources: Vec<String> = super::files()
         .into_iter()

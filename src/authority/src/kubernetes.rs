@@ -201,17 +201,48 @@ pub(super) fn roots_by_signer(mesh: &MeshConfig) -> BTreeMap<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
+
+    /// A signer of an API server that answers nothing.
+    fn signer(config: SignerConfig) -> Arc<KubernetesSigner> {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
+        });
+        Arc::new(KubernetesSigner::new(Client::new(service, "default"), config, LifetimeLimits::default()))
+    }
+
+    #[tokio::test]
+    async fn roots_file_that_changes_without_a_notification_is_read_at_an_interval() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| directory.path().join(name);
+        let [one, other] = ["one", "other"].map(|name| {
+            let root = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate").cert.pem();
+            std::fs::create_dir(path(name)).expect("a directory");
+            std::fs::write(path(name).join("root-cert.pem"), &root).expect("written");
+            root
+        });
+        // What is watched is the directory behind the link, in which nothing changes.
+        symlink(path("one"), path("signer")).expect("a link");
+        let roots_file = Some(path("signer").join("root-cert.pem"));
+        let signer = signer(SignerConfig { roots: Some(one.clone()), roots_file, ..SignerConfig::default() });
+        let mut changes = signer.changes();
+        let guard = signer.follow_file().expect("a thread");
+        assert_eq!(signer.roots(), [one]);
+        symlink(path("other"), path("next")).expect("a link");
+        std::fs::rename(path("next"), path("signer")).expect("the link is replaced");
+        let changed = tokio::time::timeout(Duration::from_secs(30), changes.changed()).await;
+        changed.expect("the file is read again").expect("the signer exists");
+        assert_eq!(signer.roots(), [other]);
+        drop(guard);
+    }
 
     #[tokio::test]
     async fn roots_file_that_cannot_be_used_is_logged_once_and_changes_nothing() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("root-cert.pem");
-        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
-            Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
-        });
-        let client = Client::new(service, "default");
-        let signer = KubernetesSigner::new(client, SignerConfig::default(), LifetimeLimits::default());
+        let signer = signer(SignerConfig::default());
         let mut invalid = LastReason::default();
         let mut read = || signer.read_roots(&file, &mut invalid);
         assert_eq!([read(), read()], [true, false], "there is no file");

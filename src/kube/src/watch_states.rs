@@ -76,9 +76,18 @@ impl WatchStates {
 
     /// Logs once a minute each collection that is older than two minutes. Failures are logged when they happen.
     pub async fn log_stale(&self) {
+        let wait = |interval| async move {
+            tokio::time::sleep(interval).await;
+            Instant::now()
+        };
+        self.log_stale_after(wait).await;
+    }
+
+    /// The same with another clock: `wait` waits for a time and returns what the time is then.
+    async fn log_stale_after<W: Future<Output = Instant>>(&self, mut wait: impl FnMut(Duration) -> W) {
         loop {
-            tokio::time::sleep(WARNING_INTERVAL).await;
-            for (cluster, kind, age) in self.stale(Instant::now()) {
+            let now = wait(WARNING_INTERVAL).await;
+            for (cluster, kind, age) in self.stale(now) {
                 let age_seconds = age.as_secs();
                 warn!(
                     %cluster, kind, age_seconds,
@@ -277,7 +286,83 @@ impl Collector for StatesCollector {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+    use tracing::field::{Field, Visit};
+    use tracing::{Event, Level, Metadata, Subscriber, span};
+
     use super::*;
+
+    /// The fields of an event by name.
+    type Fields = BTreeMap<&'static str, String>;
+
+    /// Keeps warnings.
+    #[derive(Clone, Default)]
+    struct Warnings(Arc<Mutex<Vec<Fields>>>);
+
+    impl Subscriber for Warnings {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() == Level::WARN
+        }
+
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            let mut recorded = Recorded::default();
+            event.record(&mut recorded);
+            self.0.lock().expect("no panic").push(recorded.0);
+        }
+
+        fn enter(&self, _: &span::Id) {}
+
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    #[derive(Default)]
+    struct Recorded(Fields);
+
+    impl Visit for Recorded {
+        fn record_str(&mut self, field: &Field, value: &str) {
+            self.0.insert(field.name(), value.to_owned());
+        }
+
+        fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+            self.0.insert(field.name(), format!("{value:?}"));
+        }
+    }
+
+    #[test]
+    fn silent_collection_is_logged_once_a_minute_with_kind_cluster_and_age() {
+        const LOGGED_TIME: Duration = Duration::from_secs(300);
+        let states = WatchStates::default();
+        let silent = states.add("east", "/api/v1/pods".to_owned());
+        let warnings = Warnings::default();
+        let _subscriber = tracing::subscriber::set_default(warnings.clone());
+        let begun = silent.state.state().confirmed;
+        let mut now = begun;
+        let logging = states.log_stale_after(|interval| {
+            now += interval;
+            let (at, is_over) = (now, now > begun + LOGGED_TIME);
+            async move {
+                if is_over {
+                    std::future::pending::<()>().await;
+                }
+                at
+            }
+        });
+        assert!(logging.now_or_never().is_none(), "it never ends");
+        let logged = warnings.0.lock().expect("no panic");
+        let rows = logged.iter().map(|fields| ["kind", "cluster", "age_seconds"].map(|name| fields[name].as_str()));
+        let rows: Vec<[&str; 3]> = rows.collect();
+        assert_eq!(rows, ["180", "240", "300"].map(|age| ["/api/v1/pods", "east", age]));
+        let message = "API server sends nothing for the kind";
+        assert!(logged.iter().all(|fields| fields["message"].starts_with(message)), "{logged:?}");
+    }
 
     #[test]
     fn failing_collection_is_logged_once_a_minute_and_reports_its_recovery() {

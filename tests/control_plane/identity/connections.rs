@@ -11,7 +11,7 @@ use tonic::transport::Channel;
 use x509_parser::pem::parse_x509_pem;
 
 use super::mesh::{CART, IdentityFixture, now, until};
-use super::node;
+use super::{clusters, node};
 
 /// Time limit for the end of a stream.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
@@ -111,4 +111,43 @@ async fn revoked_certificate_ends_its_connection_and_no_other() {
     .await;
     kept.subscribe(Kind::Lds.type_url(), &[], BTreeMap::new()).expect("open");
     kept.next().await.expect("no error").expect("a response");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connection_of_a_withdrawn_root_ends_and_no_other() {
+    let mesh = IdentityFixture::start_with(&[], &[("ISTIO_MULTIROOT_MESH", "true")]).await;
+    let (kept, withdrawn) = (Organization::new().expect("a root"), Organization::new().expect("a root"));
+    let both = kept.root().to_owned() + withdrawn.root();
+    kept.plug_in(&mesh.authority(), "first", &both).expect("plugged in");
+    let mesh = mesh.restart(&[]).await;
+    let presented = |organization: &Organization, account: &str| {
+        let pair = organization.issue(&format!("spiffe://cluster.local/ns/shop/sa/{account}")).expect("a certificate");
+        ClientTls { pair: Some(pair), ..ClientTls::default() }
+    };
+    let renew = async |channel: &Channel| {
+        let (_, csr) = signing_request().expect("a request");
+        CertificateRequest { csr, ..CertificateRequest::default() }.send(channel).await
+    };
+    let (ending_tls, staying_tls) = (presented(&withdrawn, "cart"), presented(&kept, "till"));
+    let (ending_channel, staying_channel) = (mesh.connect(&ending_tls).await, mesh.connect(&staying_tls).await);
+    let mut ending = stream(&ending_channel, "cart").await;
+    let mut staying = stream(&staying_channel, "till").await;
+    renew(&ending_channel).await.expect("the root is trusted");
+
+    std::fs::write(mesh.authority().join("root-cert.pem"), kept.root()).expect("withdraw a root");
+    end(&mut ending).await;
+    // The same channel connects again with its TLS session, the other one connects with a full handshake. With TLS 1.3,
+    // a client may learn only after its handshake that its certificate is refused.
+    for channel in [Ok(ending_channel), mesh.try_connect(&ending_tls).await].into_iter().flatten() {
+        renew(&channel).await.expect_err("a certificate of a withdrawn root renews nothing");
+        clusters(channel, node("shop", "cart")).await.expect_err("no stream is opened with it");
+    }
+    staying.subscribe(Kind::Lds.type_url(), &[], BTreeMap::new()).expect("open");
+    staying.next().await.expect("no error").expect("a response");
+    renew(&staying_channel).await.expect("its root is trusted");
+    let channel = mesh.connect(&staying_tls).await;
+    assert!(clusters(channel, node("shop", "till")).await.expect("it is served") > 0);
+    // Later connections with the certificate are refused, not served and ended.
+    let metrics = mesh.metrics().await;
+    assert_eq!(metrics[r#"sluice_closed_connections{port="secure grpc",reason="credentials"}"#], 1.0);
 }

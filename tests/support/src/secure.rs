@@ -11,6 +11,7 @@ use sluice_proto::google::protobuf::{Struct, Value, value::Kind};
 use sluice_proto::istio::v1::auth::{IstioCertificateRequest, IstioCertificateResponse};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::version::TLS12;
 use tokio_rustls::rustls::{ClientConfig, NamedGroup, RootCertStore, crypto::aws_lc_rs};
@@ -38,6 +39,36 @@ pub struct ClientTls {
 /// # Errors
 /// The handshake fails.
 pub async fn connect(address: SocketAddr, name: &str, roots: &str, options: &ClientTls) -> Result<Channel> {
+    let (connector, name) = (connector(roots, options)?, ServerName::try_from(name.to_owned())?);
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))?
+        .timeout(Duration::from_secs(20))
+        .connect_timeout(Duration::from_secs(20));
+    let channel = endpoint.connect_with_connector(tower::service_fn(move |_| {
+        let (connector, name) = (connector.clone(), name.clone());
+        async move {
+            let stream = TcpStream::connect(address).await?;
+            connector.connect(name, stream).await.map(TokioIo::new)
+        }
+    }));
+    channel.await.context("TLS handshake")
+}
+
+/// Completes the TLS handshake with a server of this name on a connection, and sends nothing else.
+///
+/// # Errors
+/// The handshake fails.
+pub async fn handshake(
+    stream: TcpStream,
+    name: &str,
+    roots: &str,
+    options: &ClientTls,
+) -> Result<TlsStream<TcpStream>> {
+    let (connector, name) = (connector(roots, options)?, ServerName::try_from(name.to_owned())?);
+    connector.connect(name, stream).await.context("TLS handshake")
+}
+
+/// A connector for HTTP/2 that trusts these roots.
+fn connector(roots: &str, options: &ClientTls) -> Result<TlsConnector> {
     let mut store = RootCertStore::empty();
     for root in certificates(roots)? {
         store.add(root).context("trust a root")?;
@@ -55,18 +86,7 @@ pub async fn connect(address: SocketAddr, name: &str, roots: &str, options: &Cli
         None => builder.with_no_client_auth(),
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
-    let (connector, name) = (TlsConnector::from(Arc::new(config)), ServerName::try_from(name.to_owned())?);
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))?
-        .timeout(Duration::from_secs(20))
-        .connect_timeout(Duration::from_secs(20));
-    let channel = endpoint.connect_with_connector(tower::service_fn(move |_| {
-        let (connector, name) = (connector.clone(), name.clone());
-        async move {
-            let stream = TcpStream::connect(address).await?;
-            connector.connect(name, stream).await.map(TokioIo::new)
-        }
-    }));
-    channel.await.context("TLS handshake")
+    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 /// A request for a certificate.

@@ -1,3 +1,4 @@
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -53,6 +54,37 @@ async fn roots_beside_a_secret_are_added_and_withdrawn_while_the_authority_runs(
     assert_eq!(signer.current().certificate().pem(), own.certificate, "the signing certificate stays");
     std::fs::remove_file(&file).expect("removed");
     until_roots(&signer, 1).await;
+    stop.cancel();
+    running.await.expect("it stops");
+}
+
+#[tokio::test]
+async fn files_that_change_without_a_notification_are_read_at_an_interval() {
+    let root = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| root.path().join(name);
+    let [own, other] = ["td", "next"].map(new_root);
+    let both = store::with_roots(own.clone(), &other.roots);
+    for (name, material) in [("one", &own), ("both", &both)] {
+        directory::write(&path(name), &store::to_files(material)).expect("written");
+    }
+    // What is watched is the directory behind the link, in which nothing changes.
+    symlink(path("one"), path("cacerts")).expect("a link");
+    let config = AuthorityConfig {
+        directory: path("cacerts"),
+        check_interval: Duration::ZERO,
+        multi_root: true,
+        ..AuthorityConfig::default()
+    };
+    let keeper = AuthorityKeeper::open(config, None, "td").await.expect("opened");
+    let signer = keeper.signer();
+    assert_eq!(signer.current().roots().len(), 1);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(keeper.run(stop.clone()));
+    // The runtime of the test has one thread: the keeper begins to watch.
+    tokio::task::yield_now().await;
+    symlink(path("both"), path("next")).expect("a link");
+    std::fs::rename(path("next"), path("cacerts")).expect("the link is replaced");
+    until_roots(&signer, 2).await;
     stop.cancel();
     running.await.expect("it stops");
 }

@@ -101,7 +101,7 @@ async fn request_whose_peer_accepts_and_never_answers_ends_at_its_time_limit() {
 /// A test cannot let a machine vanish, so this checks what the kernel is told.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn the_kernel_ends_connections_to_a_machine_that_is_gone() {
+async fn connections_have_keepalive_and_a_user_timeout() {
     use rustix::net::sockopt;
 
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");

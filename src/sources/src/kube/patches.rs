@@ -571,6 +571,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn no_further_object_is_written_once_the_term_has_ended() {
+        let (engine, (_, updates)) = start(&["first", "second"]);
+        let (names, mut created) = tokio::sync::mpsc::unbounded_channel();
+        let ended = CancellationToken::new();
+        let client = creating_client({
+            let ended = ended.clone();
+            move |name| {
+                names.send(name).expect("the test runs");
+                ended.cancel();
+            }
+        });
+        let writing = PartWriter::new(client, engine.feed(), updates).run(ended);
+        tokio::time::timeout(OBSERVE_TIMEOUT / 2, writing).await.expect("the writer ends");
+        assert_eq!(created.recv().await.as_deref(), Some("first"));
+        assert!(created.try_recv().is_err(), "the second object is not written");
+    }
+
+    #[tokio::test]
     async fn nothing_is_due_before_the_inputs_are_synced_or_without_an_object() {
         let (engine, updates) = Engine::start(EngineOptions::default(), |builder| {
             builder.dataflow("test", |graph| graph.input::<ObjectKey, UnknownKind>("updates").1.publish())
