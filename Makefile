@@ -145,7 +145,7 @@ faults: envoy bench-build ## inject faults while 200 proxies are connected and o
 	  --json $(RESULTS)/faults-panics.json)
 
 .PHONY: fuzz
-fuzz: build ## test with mutated objects and requests; TARGET=objects|patches|epochs|xds|csr|jwt|identity|yaml|analysis FUZZ_SECONDS=60 SEED=1
+fuzz: build ## test with mutated objects and requests; TARGET=objects|patches|epochs|xds|csr|jwt|identity|yaml|analysis|memory FUZZ_SECONDS=60 SEED=1
 	$(BIN)/sluice-fuzz $(or $(TARGET),objects) --seconds $(or $(FUZZ_SECONDS),60) --seed $(or $(SEED),1)
 
 COVERAGE_TARGET = $(or $(TARGET),json)

@@ -54,8 +54,8 @@ pub struct LimitArgs {
         help_heading = "Limits"
     )]
     pub max_pending_connections_per_address: NonZeroUsize,
-    /// Maximum number of connections of the HTTP and of the monitoring port. Further ones are closed. A port never uses more
-    /// than 1/16 of the files that the process may open.
+    /// Maximum number of connections of the HTTP, the monitoring, the webhook and the ControlZ port, each. Further ones are
+    /// closed. A port never uses more than 1/16 of the files that the process may open.
     #[arg(
         long = "maxHTTPConnections",
         alias = "max-http-connections",
@@ -66,8 +66,8 @@ pub struct LimitArgs {
         help_heading = "Limits"
     )]
     pub max_http_connections: NonZeroUsize,
-    /// Maximum number of connections of the HTTP and of the monitoring port from one address (IPv6: one /64 network). Further
-    /// ones are closed.
+    /// Maximum number of connections of the HTTP, the monitoring, the webhook and the ControlZ port from one address (IPv6:
+    /// one /64 network), each. Further ones are closed.
     #[arg(
         long = "maxHTTPConnectionsPerAddress",
         alias = "max-http-connections-per-address",
