@@ -5,6 +5,7 @@ use std::time::Instant;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
+use zeroize::Zeroizing;
 
 use super::*;
 
@@ -63,9 +64,11 @@ async fn files_that_change_without_a_notification_are_read_at_an_interval() {
     let root = tempfile::tempdir().expect("a directory");
     let path = |name: &str| root.path().join(name);
     let [own, other] = ["td", "next"].map(new_root);
-    let both = store::with_roots(own.clone(), &other.roots);
-    for (name, material) in [("one", &own), ("both", &both)] {
-        directory::write(&path(name), &store::to_files(material)).expect("written");
+    let one = store::to_files(&own);
+    let mut both = one.clone();
+    both.insert(store::ROOTS.to_owned(), Zeroizing::new(own.roots.clone() + &other.roots));
+    for (name, files) in [("one", &one), ("both", &both)] {
+        directory::write(&path(name), files).expect("written");
     }
     // What is watched is the directory behind the link, in which nothing changes.
     symlink(path("one"), path("cacerts")).expect("a link");

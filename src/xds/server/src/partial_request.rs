@@ -167,7 +167,7 @@ mod tests {
         let rooms: Vec<_> = of_till.iter().map(|(_, room)| *room).collect();
         assert_eq!(rooms, [ready, Poll::Pending, refused], "three wait in total");
         // The first one ends, and the next one has the room: it no longer waits.
-        of_cart.remove(0);
+        drop(of_cart.remove(0));
         poll_fn(|cx| of_cart[0].0.poll_room(10 << 20, cx)).await.expect("room");
         assert_eq!(begin(&cart).1, Poll::Pending, "another one may wait");
         drop((of_cart, of_till));
