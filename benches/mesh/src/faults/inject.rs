@@ -127,6 +127,8 @@ pub(super) async fn begin(fault: FaultKind, faulty: &mut FaultyMesh<'_>) -> Resu
             let panics = Panics::new()?;
             let mut options = faulty.options()?;
             options.environment.push(panics.environment());
+            // A backtrace reads the debug info of the program, which takes hundreds of MiB and seconds.
+            options.environment.push(("RUST_BACKTRACE".to_owned(), "0".into()));
             faulty.start_server(&options).await?;
             if !panics.are_possible().await? {
                 let options = faulty.options()?;
