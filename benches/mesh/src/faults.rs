@@ -125,6 +125,7 @@ impl FaultyMesh<'_> {
             messages_during: fault.is_invisible().then_some(during.messages),
             ended_streams: (!fault.ends_streams()).then_some(ended),
             recovery_ms,
+            restart_ms: active.longest_restart.map(|restart| restart.as_secs_f64() * 1000.0),
             missed: missed + unconfigured,
             compared,
             different: differences.len(),
@@ -136,8 +137,7 @@ impl FaultyMesh<'_> {
     }
 
     /// Makes the recovery changes, ends the fault, and waits until all proxies hold the changes. Returns the milliseconds
-    /// since the end of the fault, and the number of proxies that do not hold them in time. If the server had ended, the time
-    /// from its end until all proxies were configured counts too.
+    /// since the end of the fault, and the number of proxies that do not hold them in time.
     async fn recover(&mut self, active: &ActiveFault) -> Result<(Option<f64>, usize)> {
         let shape = self.mesh.objects.shape;
         let mut expected: Vec<Expectation> = Vec::new();
@@ -158,8 +158,7 @@ impl FaultyMesh<'_> {
             Ok(Instant::now())
         });
         let followed = followed.await?;
-        let restart_ms = active.longest_restart.map_or(0.0, |restart| restart.as_secs_f64() * 1000.0);
-        Ok((followed.latencies.last().map(|last| last.max(restart_ms)), followed.missed))
+        Ok((followed.latencies.last().copied(), followed.missed))
     }
 
     /// Changes the mesh at random.

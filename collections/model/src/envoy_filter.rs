@@ -318,14 +318,12 @@ pub struct EnvoyFilter {
 }
 
 impl EnvoyFilter {
-    /// The different expressions for versions in its patches.
-    #[must_use]
-    pub fn version_patterns(&self) -> BTreeSet<&VersionPattern> {
+    /// The expressions for versions in its patches.
+    pub fn version_patterns(&self) -> impl Iterator<Item = &VersionPattern> {
         let patches = self.patches.iter().flatten();
-        let patterns = patches.filter_map(|patch| match &patch.version {
+        patches.filter_map(|patch| match &patch.version {
             VersionMatch::Matches(pattern) => Some(pattern),
             VersionMatch::Any | VersionMatch::Never => None,
-        });
-        patterns.collect()
+        })
     }
 }

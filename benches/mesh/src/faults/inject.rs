@@ -40,7 +40,8 @@ pub(super) struct ActiveFault {
     pub(super) clients: Option<FaultClients>,
     /// The server runs with other options than the usual ones.
     pub(super) has_other_server: bool,
-    /// If the server has ended: the longest time from its end until another had configured all proxies.
+    /// If the server or its tasks have ended: the longest time from that until another server had configured all proxies, or
+    /// the tasks ran again.
     pub(super) longest_restart: Option<Duration>,
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::client::MAX_BACKOFF;
 use crate::fault_kind::FaultKind;
 
 /// The limits of a recovery.
@@ -24,6 +25,9 @@ pub(crate) struct FaultOutcome {
     pub(crate) ended_streams: Option<u64>,
     /// Milliseconds from the end of the fault until the last proxy had all changes; none if it never had them.
     pub(crate) recovery_ms: Option<f64>,
+    /// Milliseconds from the end of the server until the next one had configured all proxies, whose waits between attempts
+    /// count, or from panics of tasks until these ran again: the longest of them.
+    pub(crate) restart_ms: Option<f64>,
     /// Proxies that did not receive all changes, or that a fresh server did not configure.
     pub(crate) missed: usize,
     /// Resources that were compared with those of a fresh server, and those that differ.
@@ -58,6 +62,11 @@ impl FaultOutcome {
             self.recovery_ms.is_some_and(|recovery| recovery <= limit_ms),
             format!("the recovery took longer than {} s", limits.recovery.as_secs_f64()),
         );
+        let restart_limit = limits.recovery + MAX_BACKOFF;
+        require(
+            self.restart_ms.is_none_or(|restart| restart <= restart_limit.as_secs_f64() * 1000.0),
+            format!("a restart took longer than {} s", restart_limit.as_secs_f64()),
+        );
         require(self.messages_during.unwrap_or_default() == 0, "messages were sent during the fault".to_owned());
         require(self.ended_streams.unwrap_or_default() == 0, "streams ended".to_owned());
         require(self.different == 0, format!("{} resources differ from a fresh server's", self.different));
@@ -69,18 +78,20 @@ impl FaultOutcome {
     /// A row of the table.
     pub(crate) fn line(&self, limits: &RecoveryLimits) -> String {
         if let Some(reason) = &self.skipped {
-            return format!("| {} | | | | | | | **skipped: {reason}** |", self.fault);
+            return format!("| {} | | | | | | | | **skipped: {reason}** |", self.fault);
         }
+        let seconds = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{:.2}", ms / 1000.0));
         let count = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |count| count.to_string());
         let problems = self.problems(limits);
         let verdict = if problems.is_empty() { "passed".to_owned() } else { format!("**{}**", problems.join(", ")) };
         format!(
-            "| {} | {:.1} | {} | {} | {} | {} of {} | {:.0} → {:.0} | {verdict} |",
+            "| {} | {:.1} | {} | {} | {} | {} | {} of {} | {:.0} → {:.0} | {verdict} |",
             self.fault,
             self.held_seconds,
             count(self.messages_during),
             count(self.ended_streams),
-            self.recovery_ms.map_or_else(|| "-".to_owned(), |ms| format!("{:.2}", ms / 1000.0)),
+            seconds(self.recovery_ms),
+            seconds(self.restart_ms),
             self.different,
             self.compared,
             self.memory_before_mib,
@@ -91,9 +102,10 @@ impl FaultOutcome {
 
 /// The table of all faults.
 pub(crate) fn table(outcomes: &[FaultOutcome], limits: &RecoveryLimits) -> String {
-    let mut text = "| fault | held s | messages during | streams ended | recovery s | differences | memory MiB | |\n\
-                    |---|---|---|---|---|---|---|---|\n"
-        .to_owned();
+    let mut text =
+        "| fault | held s | messages during | streams ended | recovery s | restart s | differences | memory MiB | |\n\
+                    |---|---|---|---|---|---|---|---|---|\n"
+            .to_owned();
     for outcome in outcomes {
         let _ = writeln!(text, "{}", outcome.line(limits));
     }
@@ -116,6 +128,7 @@ mod tests {
             messages_during: Some(0),
             ended_streams: Some(0),
             recovery_ms: Some(4999.0),
+            restart_ms: Some(9999.0),
             compared: 1,
             memory_after_mib: 64.0,
             ..FaultOutcome::default()
@@ -126,6 +139,7 @@ mod tests {
             FaultOutcome { ended_streams: Some(1), ..good.clone() },
             FaultOutcome { recovery_ms: Some(5001.0), ..good.clone() },
             FaultOutcome { recovery_ms: None, ..good.clone() },
+            FaultOutcome { restart_ms: Some(10_001.0), ..good.clone() },
             FaultOutcome { missed: 1, ..good.clone() },
             FaultOutcome { different: 1, ..good.clone() },
             FaultOutcome { memory_after_mib: 65.0, ..good.clone() },
