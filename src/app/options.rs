@@ -81,7 +81,7 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
         multi_cluster: config.features.multi_cluster,
         multi_cluster_api: config.features.multi_cluster_api.clone(),
         exports_services: exports_services(config),
-        ambient: config.features.ambient.then(|| AmbientOptions {
+        ambient: config.features.ambient.then_some(AmbientOptions {
             allows_waypoints: config.features.allows_waypoints,
             dry_run_policies: config.features.dry_run_policies,
             direct_gateways: !config.features.ingress_waypoints,

@@ -39,7 +39,7 @@ use crate::socket::{LastArrival, TimestampedSocket};
 
 /// Wait before the next attempt after a rejected stream. Doubled after each attempt, up to [`MAX_BACKOFF`].
 const INITIAL_BACKOFF: Duration = Duration::from_millis(100);
-pub(crate) const MAX_BACKOFF: Duration = Duration::from_secs(5);
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
 /// How the names of collections of endpoints end.
 const ALL_ENDPOINTS: &str = "/*";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::client::MAX_BACKOFF;
+use super::TERMINATION_LIMIT;
 use crate::fault_kind::FaultKind;
 
 /// The limits of a recovery.
@@ -62,7 +62,7 @@ impl FaultOutcome {
             self.recovery_ms.is_some_and(|recovery| recovery <= limit_ms),
             format!("the recovery took longer than {} s", limits.recovery.as_secs_f64()),
         );
-        let restart_limit = limits.recovery + MAX_BACKOFF;
+        let restart_limit = limits.recovery + TERMINATION_LIMIT;
         require(
             self.restart_ms.is_none_or(|restart| restart <= restart_limit.as_secs_f64() * 1000.0),
             format!("a restart took longer than {} s", restart_limit.as_secs_f64()),
@@ -128,7 +128,7 @@ mod tests {
             messages_during: Some(0),
             ended_streams: Some(0),
             recovery_ms: Some(4999.0),
-            restart_ms: Some(9999.0),
+            restart_ms: Some(19_999.0),
             compared: 1,
             memory_after_mib: 64.0,
             ..FaultOutcome::default()
@@ -139,7 +139,7 @@ mod tests {
             FaultOutcome { ended_streams: Some(1), ..good.clone() },
             FaultOutcome { recovery_ms: Some(5001.0), ..good.clone() },
             FaultOutcome { recovery_ms: None, ..good.clone() },
-            FaultOutcome { restart_ms: Some(10_001.0), ..good.clone() },
+            FaultOutcome { restart_ms: Some(20_001.0), ..good.clone() },
             FaultOutcome { missed: 1, ..good.clone() },
             FaultOutcome { different: 1, ..good.clone() },
             FaultOutcome { memory_after_mib: 65.0, ..good.clone() },
