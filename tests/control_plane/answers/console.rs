@@ -23,10 +23,8 @@ async fn console_shows_the_mesh_and_why_a_proxy_has_a_resource() {
         (format!("{proxy}?type=cds&q=RATINGS"), vec![RATINGS_V1, "aria-current=\"true\">CDS"]),
         (format!("{proxy}/cds?name={cluster}"), vec!["DestinationRule/shop/ratings", "objects.yaml:"]),
         ("/console/changes".to_owned(), vec!["VirtualService/shop/ratings"]),
-        (
-            "/console/collections".to_owned(),
-            vec!["/console/collections/services", "selected%5Flabels%2Fvirtual%5Fservices"],
-        ),
+        ("/console/collections".to_owned(), vec!["/console/collections/services"]),
+        ("/console/collections?q=selected_labels".to_owned(), vec!["selected%5Flabels%2Fvirtual%5Fservices"]),
         (
             "/console/collections/selected%5Flabels%2Fvirtual%5Fservices".to_owned(),
             vec!["selected_labels/virtual_services"],
