@@ -1,8 +1,9 @@
 //! The caller of a request or stream.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use sluice_listen::network_of;
 use sluice_model::{Identity, Proxy, Text};
 
 /// A pod of a cluster.
@@ -37,7 +38,25 @@ pub struct Caller {
     pub anonymous_reason: String,
 }
 
+/// Whom the limits of callers count.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub enum CallerKey {
+    /// All callers of an identity.
+    Identity(Identity),
+    /// All callers without an identity from one address (IPv6: /64 network), if it is known.
+    Address(Option<IpAddr>),
+}
+
 impl Caller {
+    /// Whom the limits of callers count it as.
+    #[must_use]
+    pub fn key(&self) -> CallerKey {
+        match self.identities.first() {
+            Some(identity) => CallerKey::Identity(identity.clone()),
+            None => CallerKey::Address(self.peer.map(|peer| network_of(peer.ip()))),
+        }
+    }
+
     /// An anonymous caller.
     #[must_use]
     pub fn anonymous(peer: Option<SocketAddr>) -> Self {

@@ -20,7 +20,7 @@ use http::HeaderMap;
 use rustls::pki_types::CertificateDer;
 use sluice_model::{Identity, Text};
 
-pub use caller::{Caller, IdentityMismatch, PodName};
+pub use caller::{Caller, CallerKey, IdentityMismatch, PodName};
 pub use certificate::{CertificateCheck, ClientCertificates};
 pub use forwarded::{FORWARDED_HEADER, ForwardedCertificates};
 pub use review::{ReviewLimits, ReviewMetrics, ReviewedTokens, WaitingLimits};

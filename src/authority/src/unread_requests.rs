@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sluice_auth::Caller;
-use sluice_listen::{PeriodicLog, network_of};
+use sluice_auth::{Caller, CallerKey};
+use sluice_listen::PeriodicLog;
 
 /// Maximum numbers of requests that count at a time.
 #[derive(Clone, Copy, Debug)]
@@ -35,14 +35,14 @@ pub(crate) struct UnreadRequests {
 struct Counts {
     all: usize,
     /// A caller without requests has no entry.
-    by_caller: HashMap<String, usize>,
+    by_caller: HashMap<CallerKey, usize>,
 }
 
 /// A request that counts until this is dropped.
 #[derive(Debug)]
 pub(crate) struct UnreadRequest {
     requests: Arc<UnreadRequests>,
-    caller: String,
+    caller: CallerKey,
 }
 
 impl UnreadRequests {
@@ -56,11 +56,7 @@ impl UnreadRequests {
 
     /// Adds a request of a caller. `None` if a limit forbids it.
     pub(crate) fn add(self: &Arc<Self>, caller: &Caller) -> Option<UnreadRequest> {
-        let key = match (caller.identities.first(), caller.peer) {
-            (Some(identity), _) => identity.to_string(),
-            (None, Some(peer)) => network_of(peer.ip()).to_string(),
-            (None, None) => String::new(),
-        };
+        let key = caller.key();
         let mut counts = self.counts();
         let of_caller = counts.by_caller.get(&key).copied().unwrap_or_default();
         if counts.all >= self.limits.all || of_caller >= self.limits.of_caller {

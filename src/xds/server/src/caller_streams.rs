@@ -1,14 +1,11 @@
 //! Streams by caller.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
-use sluice_auth::Caller;
-use sluice_listen::network_of;
-use sluice_model::Identity;
+use sluice_auth::{Caller, CallerKey};
 use sluice_xds_protocol::NameBudget;
 use tokio::sync::Semaphore;
 
@@ -51,13 +48,6 @@ impl Default for StreamLimits {
     }
 }
 
-/// The key of a caller.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
-enum CallerKey {
-    Identity(Identity),
-    Address(Option<IpAddr>),
-}
-
 #[derive(Debug)]
 struct StreamCounts {
     all: usize,
@@ -97,10 +87,7 @@ impl CallerStreams {
 
     /// Adds a stream of a caller. `None` if a limit forbids it.
     pub(crate) fn add(self: &Arc<Self>, caller: &Caller) -> Option<CountedStream> {
-        let key = match caller.identities.first() {
-            Some(identity) => CallerKey::Identity(identity.clone()),
-            None => CallerKey::Address(caller.peer.map(|peer| network_of(peer.ip()))),
-        };
+        let key = caller.key();
         let waiting = match key {
             CallerKey::Identity(_) => self.limits.waiting_of_identity,
             CallerKey::Address(_) => self.limits.waiting_of_address,
@@ -177,6 +164,10 @@ impl Drop for CountedStream {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
+    use sluice_model::Identity;
+
     use super::*;
 
     fn caller(account: &str, address: &str) -> Caller {
