@@ -41,7 +41,7 @@ pub(crate) enum FaultKind {
     LogDiskFull,
     /// The clock jumps forward and back by a day; needs libfaketime.
     ClockJumps,
-    /// Clients send bytes that are not requests, or nothing, and reconnect at once.
+    /// Clients of all ports, with and without TLS, send bytes that are not requests, or nothing, and reconnect at once.
     HostileClients,
     /// A tenth of the proxies reads slowly, and one in a hundred does not read.
     SlowClients,
@@ -88,7 +88,7 @@ impl FaultKind {
         )
     }
 
-    /// Whether the fault, or its preparation, ends streams.
+    /// Whether the fault, or its beginning, ends streams.
     pub(crate) fn ends_streams(self) -> bool {
         matches!(
             self,

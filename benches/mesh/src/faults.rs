@@ -87,6 +87,7 @@ impl FaultyMesh<'_> {
     /// Injects a fault, ends it, and observes the recovery.
     async fn observe(&mut self, fault: FaultKind) -> Result<FaultOutcome> {
         let timeout = self.timeout();
+        inject::prepare(fault, self).await?;
         self.mesh.fleet.configured(Instant::now(), timeout).await;
         self.mesh.fleet.settle(Instant::now(), QUIET, Instant::now() + timeout).await;
         let before = self.mesh.fleet.traffic();

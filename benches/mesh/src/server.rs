@@ -18,6 +18,9 @@ use tokio::process::{Child, Command};
 
 use crate::process::Process;
 
+/// A name in the certificate of a server.
+pub(crate) const SERVER_NAME: &str = "istiod.istio-system.svc";
+
 /// Directory of the authority of a server with webhooks, in its directory.
 const AUTHORITY: &str = "authority";
 /// Directory of the configuration of the injector, in the working directory of a server.
@@ -46,7 +49,7 @@ pub(crate) struct ServerOptions {
     pub(crate) on_demand_clusters: bool,
     /// It serves webhooks over TLS. Pods are injected by the chart's templates.
     pub(crate) webhooks: bool,
-    /// It serves proxies over TLS as well.
+    /// It serves proxies and webhooks over TLS as well. Without `webhooks`, no pod is injected.
     pub(crate) secure: bool,
     /// The file that its log is written to; one in `directory` if none.
     pub(crate) log: Option<PathBuf>,
@@ -139,7 +142,7 @@ impl Server {
         if server_options.on_demand_clusters {
             command.env("SLUICE_ON_DEMAND_CLUSTERS", "true");
         }
-        let https = server_options.webhooks.then_some(https);
+        let https = (server_options.webhooks || server_options.secure).then_some(https);
         if server_options.webhooks {
             let injection = server_options.directory.join(INJECTION);
             std::fs::create_dir_all(&injection).context("make the directory of the injector")?;
@@ -220,7 +223,7 @@ impl Server {
     /// Its port for webhooks.
     ///
     /// # Errors
-    /// It was not started with webhooks.
+    /// It was not started with that port.
     pub(crate) fn webhooks(&self) -> Result<SocketAddr> {
         self.started.as_ref().and_then(|started| started.https).context("the server serves webhooks")
     }

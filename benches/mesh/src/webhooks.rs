@@ -20,11 +20,10 @@ use crate::change::ChangeKind;
 use crate::measured_mesh::{MeasuredMesh, Setup};
 use crate::process::Process;
 use crate::result::Machine;
+use crate::server::SERVER_NAME;
 use crate::shape::Shape;
 use crate::statistics::percentile;
 
-/// The name in the server's certificate.
-const SERVER_NAME: &str = "istiod.istio-system.svc";
 /// Reviews before those that are measured: connections are opened, and caches are filled.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// The highest priority of a thread.

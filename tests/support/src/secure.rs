@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::version::TLS12;
-use tokio_rustls::rustls::{ClientConfig, NamedGroup, RootCertStore, crypto::aws_lc_rs};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, NamedGroup, RootCertStore, crypto::aws_lc_rs};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 use tonic::transport::{Channel, Endpoint};
@@ -32,6 +32,8 @@ pub struct ClientTls {
     pub only_12: bool,
     /// The only key exchange it supports.
     pub only: Option<NamedGroup>,
+    /// It speaks HTTP/1 instead of HTTP/2, as callers of webhooks do.
+    pub http1: bool,
 }
 
 /// Connects to a server of this name and completes the TLS handshake.
@@ -67,8 +69,25 @@ pub async fn handshake(
     connector.connect(name, stream).await.context("TLS handshake")
 }
 
-/// A connector for HTTP/2 that trusts these roots.
+/// The first message of a TLS handshake with a server of this name, as it is sent.
+///
+/// # Errors
+/// The name or the roots are invalid.
+pub fn client_hello(name: &str, roots: &str, options: &ClientTls) -> Result<Vec<u8>> {
+    let (config, name) = (config(roots, options)?, ServerName::try_from(name.to_owned())?);
+    let mut connection = ClientConnection::new(config, name).context("begin the handshake")?;
+    let mut hello = Vec::new();
+    connection.write_tls(&mut hello).context("write the ClientHello")?;
+    Ok(hello)
+}
+
+/// A connector that trusts these roots.
 fn connector(roots: &str, options: &ClientTls) -> Result<TlsConnector> {
+    config(roots, options).map(TlsConnector::from)
+}
+
+/// The configuration of a client that trusts these roots.
+fn config(roots: &str, options: &ClientTls) -> Result<Arc<ClientConfig>> {
     let mut store = RootCertStore::empty();
     for root in certificates(roots)? {
         store.add(root).context("trust a root")?;
@@ -85,8 +104,8 @@ fn connector(roots: &str, options: &ClientTls) -> Result<TlsConnector> {
         Some((chain, key)) => builder.with_client_auth_cert(certificates(chain)?, private_key(key)?)?,
         None => builder.with_no_client_auth(),
     };
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(TlsConnector::from(Arc::new(config)))
+    config.alpn_protocols = vec![if options.http1 { b"http/1.1".to_vec() } else { b"h2".to_vec() }];
+    Ok(Arc::new(config))
 }
 
 /// A request for a certificate.

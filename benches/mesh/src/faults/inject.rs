@@ -69,6 +69,16 @@ pub(super) enum FaultClients {
     Slow,
 }
 
+/// Prepares the server for a fault, before the streams that end are counted: hostile clients attack ports that the usual server
+/// does not serve, and must not end a stream.
+pub(super) async fn prepare(fault: FaultKind, faulty: &mut FaultyMesh<'_>) -> Result<()> {
+    if fault == FaultKind::HostileClients {
+        let options = ServerOptions { secure: true, ..faulty.options()? };
+        faulty.start_server(&options).await?;
+    }
+    Ok(())
+}
+
 /// Begins a fault.
 pub(super) async fn begin(fault: FaultKind, faulty: &mut FaultyMesh<'_>) -> Result<Injected> {
     let json = |status: &str, body: &str| {
@@ -159,8 +169,9 @@ pub(super) async fn begin(fault: FaultKind, faulty: &mut FaultyMesh<'_>) -> Resu
             ActiveFault { has_other_server: true, ..ActiveFault::ends(FaultEnd::Clock(clock)) }
         }
         FaultKind::HostileClients => {
-            let clients = HostileClients::start(faulty.mesh.server.plain_ports()?);
-            ActiveFault { clients: Some(FaultClients::Hostile(clients)), ..ActiveFault::default() }
+            let root = api(&faulty.mesh)?.root_certificate()?;
+            let clients = Some(FaultClients::Hostile(HostileClients::start(&faulty.mesh.server, &root)?));
+            ActiveFault { clients, has_other_server: true, ..ActiveFault::default() }
         }
         FaultKind::SlowClients => {
             faulty.slow_clients_read(pace_of_slow_client).await?;

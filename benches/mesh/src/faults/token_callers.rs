@@ -13,14 +13,14 @@ use sluice_testkit::secure::{self, ClientTls};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
+use crate::server::SERVER_NAME;
+
 /// Callers at a time.
 const CALLERS: usize = 200;
 /// Pause of a caller after a refusal.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time limit for the review of a token.
 pub(super) const REVIEW_TIMEOUT_ARGUMENT: &str = "--tokenReviewTimeout=1s";
-/// A name in the certificate of the server.
-const SERVER_NAME: &str = "istiod.istio-system.svc";
 
 /// Callers that open streams with tokens until they are stopped.
 pub(super) struct TokenCallers {
