@@ -31,6 +31,7 @@ pub struct ChangeSignal {
     configured: AtomicBool,
     /// The pending change is counted in `pending`.
     is_pending: AtomicBool,
+    is_refused: AtomicBool,
 }
 
 impl ChangeSignal {
@@ -44,6 +45,7 @@ impl ChangeSignal {
             pending: Some(pending),
             configured: AtomicBool::default(),
             is_pending: AtomicBool::default(),
+            is_refused: AtomicBool::default(),
         }
     }
 
@@ -66,9 +68,15 @@ impl ChangeSignal {
         }
     }
 
-    /// Wakes the stream's task without a change.
-    pub fn wake(&self) {
+    /// Wakes the stream's task because the stream has to end.
+    pub fn refuse(&self) {
+        self.is_refused.store(true, Ordering::Release);
         self.waker.wake();
+    }
+
+    /// Whether the stream has to end. Part of the signal because the task reads that in any case.
+    pub fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Acquire)
     }
 
     /// Registers the task to be woken by the next epoch. Call it before [`Self::take`].

@@ -12,6 +12,8 @@ use tonic::Status;
 use crate::partial_request::{PartialRequest, PartialRequests, TooManyWaiting};
 use crate::request_turns::{RequestTurn, RequestTurns};
 
+/// A message up to this size counts as received in part only if its rest has not arrived yet.
+const MAX_UNCOUNTED_BYTES: usize = 4096;
 /// Time limit for a message that no stream of a server reads.
 const UNLIMITED: Duration = Duration::MAX;
 
@@ -75,11 +77,15 @@ impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> GrpcMessages<B
     /// A message is too large, compressed or incomplete, its rest does not arrive in time, too many streams wait for room,
     /// or the body cannot be read.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
+        // Nothing more has arrived.
+        let mut is_waiting = false;
         loop {
             let begun = if self.parts.is_empty() { &self.frame[..] } else { &self.parts[..] };
             let size = self.size_of(begun)?;
             let is_complete = self.parts.is_empty() && size.is_some_and(|size| size <= self.frame.len());
-            if !is_complete && !begun.is_empty() {
+            let is_counted =
+                is_waiting || self.partial.is_some() || size.is_some_and(|size| size > MAX_UNCOUNTED_BYTES);
+            if !is_complete && !begun.is_empty() && is_counted {
                 let (of_caller, timeout) = &self.partial_limits;
                 let partial = self.partial.get_or_insert_with(|| PartialRequest::new(of_caller, *timeout).into());
                 if let Some(size) = size
@@ -109,10 +115,12 @@ impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> GrpcMessages<B
                     false => Err(Status::invalid_argument("the request ends within a message")),
                 });
             }
-            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                None => self.ended = true,
-                Some(Err(error)) => return Poll::Ready(Err(Status::from_error(error.into()))),
-                Some(Ok(frame)) => self.frame = frame.into_data().unwrap_or_default(),
+            match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Pending if self.parts.is_empty() || self.partial.is_some() => return Poll::Pending,
+                Poll::Pending => is_waiting = true,
+                Poll::Ready(None) => self.ended = true,
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(Status::from_error(error.into()))),
+                Poll::Ready(Some(Ok(frame))) => self.frame = frame.into_data().unwrap_or_default(),
             }
         }
     }
@@ -228,6 +236,24 @@ mod tests {
         });
         assert_eq!(polled, [None, None, Some(tonic::Code::ResourceExhausted)], "one is read, one waits");
         assert_eq!(streams.map(|messages| messages.refusal()), [None, None, Some("waiting")]);
+    }
+
+    #[test]
+    fn small_message_in_two_frames_counts_only_while_its_rest_is_missing() {
+        let (of_caller, turns) = (PartialRequests::new(0, &waiting_streams(0)), RequestTurns::default());
+        let stream = |frames: Vec<&'static [u8]>| {
+            let frames = frames.into_iter().map(|frame| Ok::<_, Status>(http_body::Frame::data(Bytes::from(frame))));
+            let body = StreamBody::new(futures::stream::iter(frames).chain(futures::stream::pending()));
+            GrpcMessages::new(body, 32 << 20, RequestTurn::new(&turns), (of_caller.clone(), UNLIMITED))
+        };
+        let mut cx = Context::from_waker(futures::task::noop_waker_ref());
+        let mut large = stream(vec![b"\0\x01\0\0\0"]);
+        assert!(large.poll_next(&mut cx).is_pending(), "its size is all of the room");
+        let mut whole = stream(vec![b"\0\0\0\0\x03", b"abc"]);
+        assert!(matches!(whole.poll_next(&mut cx), Poll::Ready(Ok(Some(message))) if message == "abc"));
+        let mut missing = stream(vec![b"\0\0\0\0\x03", b"ab"]);
+        assert!(matches!(missing.poll_next(&mut cx), Poll::Ready(Err(_))));
+        assert_eq!(missing.refusal(), Some("waiting"));
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! One ADS stream: requests in, encoded responses out, without the transport.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -45,7 +44,7 @@ pub struct AdsStream {
     /// The dataflow has the proxy as a subscriber of secrets.
     subscribes_to_secrets: bool,
     /// The types with an unacknowledged response that carries changes: the epoch of the engine, and when it was sent.
-    unacked: BTreeMap<ResourceType, (u64, Instant)>,
+    unacked: Vec<(ResourceType, u64, Instant)>,
     /// Times of the changes that are being sent.
     sending: Option<ChangeTimes>,
     /// The pending changes contain many resources.
@@ -110,7 +109,7 @@ impl DiscoveryServer {
             watched_kinds: ResourceTypeSet::default(),
             snapshot: ScopeSnapshot::default(),
             subscribes_to_secrets: false,
-            unacked: BTreeMap::new(),
+            unacked: Vec::new(),
             sending: None,
             is_large: false,
             debug_requests: DebugRequests::default(),
@@ -168,13 +167,13 @@ impl AdsStream {
         match outcome.inspect_err(|error| self.limit_exceeded(&connection, error))? {
             RequestOutcome::Subscribed => {}
             RequestOutcome::Acknowledged(kind) => {
-                if let Some((source_epoch, sent)) = self.unacked.remove(&kind) {
+                if let Some((source_epoch, sent)) = self.take_unacked(kind) {
                     self.server.metrics().acknowledged(sent, now);
                     self.server.pushes().acknowledged(source_epoch, now);
                 }
             }
             RequestOutcome::Rejected { kind, code, message } => {
-                self.unacked.remove(&kind);
+                self.take_unacked(kind);
                 self.server.metrics().rejected(kind, &connection.key.0, code);
                 tracing::warn!(
                     target: "ads", parent: &connection.span, node = %connection.key.0, kind = ?kind, code,
@@ -336,9 +335,17 @@ impl AdsStream {
         {
             self.server.metrics().first_byte(&times, now);
             self.server.pushes().sent(&times, now);
-            self.unacked.insert(kind, (times.source_epoch, now));
+            self.take_unacked(kind);
+            self.unacked.push((kind, times.source_epoch, now));
             self.sending = Some(times);
         }
+    }
+
+    /// The epoch of the unacknowledged response of a type, and when it was sent.
+    fn take_unacked(&mut self, kind: ResourceType) -> Option<(u64, Instant)> {
+        let at = self.unacked.iter().position(|(of, ..)| *of == kind)?;
+        let (_, source_epoch, sent) = self.unacked.swap_remove(at);
+        Some((source_epoch, sent))
     }
 
     /// The next response, encoded.

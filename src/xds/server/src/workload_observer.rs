@@ -34,11 +34,11 @@ impl StreamRefusal {
     /// Ends the stream. Only the first reason counts.
     pub fn refuse(&self, reason: String) {
         let _ = self.reason.set(reason);
-        self.signal.wake();
+        self.signal.refuse();
     }
 
     /// The reason, once the stream is to end.
     pub(crate) fn reason(&self) -> Option<&str> {
-        self.reason.get().map(String::as_str)
+        self.signal.is_refused().then(|| self.reason.get())?.map(String::as_str)
     }
 }

@@ -183,7 +183,7 @@ impl Subscription {
     /// All resources that the client subscribes to.
     fn listing(&self, view: &TypeSnapshot) -> Vec<ResponseItem> {
         if self.is_on_demand() {
-            return self.pick(view, self.names.iter());
+            return find_all(view, self.names.iter()).collect();
         }
         if self.is_by_table() {
             return view.pick(self.named_in(view).iter());
@@ -253,24 +253,22 @@ impl Subscription {
                 differing.push(compared);
             }
         }
-        out.removed.extend(self.requested.iter().filter(|name| view.version(name).is_none()).cloned());
-        if !out.complete {
-            out.items.extend(match self.is_on_demand() {
-                true => self.pick(view, differing.iter().map(|compared| compared.name)),
-                false => view.pick_compared(&differing),
-            });
-            out.items.extend(self.pick(view, self.requested.iter()));
+        if out.complete {
+            out.removed.extend(self.requested.iter().filter(|name| view.version(name).is_none()).cloned());
+            return out;
+        }
+        let Differences { items, removed, .. } = &mut out;
+        if self.is_on_demand() {
+            items.extend(find_all(view, differing.iter().map(|compared| compared.name)));
+            removed.extend(self.requested.iter().filter(|name| view.version(name).is_none()).cloned());
+            items.extend(find_all(view, self.requested.iter()));
+        } else {
+            items.extend(view.pick_compared(&differing));
+            items.extend(view.pick_existing(self.requested.iter(), |absent| {
+                removed.insert(absent.clone());
+            }));
         }
         out
-    }
-
-    /// The resources of these names, which are in order.
-    fn pick<'a>(&self, view: &TypeSnapshot, names: impl Iterator<Item = &'a Text>) -> Vec<ResponseItem> {
-        // These carry the aliases by which they may have been requested.
-        if self.is_on_demand() {
-            return names.filter_map(|name| view.find(name)).map(ResponseItem::Single).collect();
-        }
-        view.pick(names)
     }
 
     /// Whether the client holds exactly what it subscribes to from an earlier stream. No resource is encoded for this check.
@@ -370,6 +368,11 @@ fn endpoint_name(name: &Text, cluster: &[u8]) -> Option<Text> {
         Some(name) => std::str::from_utf8(name).ok().map(Text::from),
         None => Some(name.clone()),
     }
+}
+
+/// The resources of these names one by one, with the aliases by which they may have been requested.
+fn find_all<'a>(view: &TypeSnapshot, names: impl Iterator<Item = &'a Text>) -> impl Iterator<Item = ResponseItem> {
+    names.filter_map(|name| view.find(name)).map(ResponseItem::Single)
 }
 
 fn digest(items: &[ResponseItem]) -> Digest {

@@ -71,8 +71,9 @@ impl LayerIndex {
             return stack.clone();
         }
         let cells: Box<[Arc<LayerCell>]> = layers.iter().map(|layer| self.cell(kind, layer, contents)).collect();
+        let has_on_demand = layers.iter().any(Layer::is_on_demand);
         let (latest, watchers) = Default::default();
-        let stack = Arc::new(LayerStack { kind, layers: layers.clone(), cells, latest, watchers });
+        let stack = Arc::new(LayerStack { kind, layers: layers.clone(), has_on_demand, cells, latest, watchers });
         stack.cells.iter().for_each(|cell| cell.add_stack(&stack));
         self.stacks.entry(kind).or_default().insert(layers.clone(), stack.clone());
         stack
@@ -108,6 +109,8 @@ impl LayerIndex {
 struct LayerStack {
     kind: ResourceType,
     layers: Arc<[Layer]>,
+    /// Whether a layer has resources that a subscription to all leaves out.
+    has_on_demand: bool,
     cells: Box<[Arc<LayerCell>]>,
     /// The latest snapshot, and the last epoch at which it is known to be current.
     latest: Mutex<Option<(u64, Arc<StackSnapshot>)>>,
@@ -137,7 +140,7 @@ impl LayerStack {
         let tables = self.cells.iter().map(|cell| contents.get(cell.id).table.clone()).collect();
         let aliased = if has_aliases(self.kind) { &self.cells[..] } else { &[] };
         let aliases = aliased.iter().map(|cell| contents.get(cell.id).aliases.clone()).collect();
-        StackSnapshot::new(self.kind, self.layers.clone(), tables, aliases)
+        StackSnapshot::new(self.kind, self.layers.clone(), self.has_on_demand, tables, aliases)
     }
 
     fn notify(&self, epoch: u64, changed: usize, now: Instant) {

@@ -147,8 +147,8 @@ pub(super) struct PickedResources {
 }
 
 impl PickedResources {
-    pub(super) fn add(&mut self, resource: Option<ResolvedResource>) {
-        self.items.extend(resource.map(ResponseItem::Single));
+    pub(super) fn add(&mut self, resource: ResolvedResource) {
+        self.items.push(ResponseItem::Single(resource));
     }
 
     pub(super) fn add_row(&mut self, (table, chunk, row): RowPosition) {

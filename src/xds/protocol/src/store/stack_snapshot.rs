@@ -87,17 +87,17 @@ impl StackSnapshot {
     pub(super) fn new(
         kind: ResourceType,
         layers: Arc<[Layer]>,
+        has_on_demand: bool,
         tables: Box<[Arc<LayerTable>]>,
         aliases: Box<[Arc<Aliases>]>,
     ) -> Self {
-        let has_on_demand = layers.iter().any(Layer::is_on_demand);
         let (changed, assembled) = Default::default();
         Self { kind, layers, has_on_demand, tables, aliases, changed, assembled }
     }
 
     /// The snapshot of a scope without layers of the type.
     pub(super) fn empty(kind: ResourceType) -> Self {
-        Self::new(kind, Arc::default(), Box::default(), Box::default())
+        Self::new(kind, Arc::default(), false, Box::default(), Box::default())
     }
 
     pub(super) fn is_same(&self, other: &Self) -> bool {

@@ -203,12 +203,24 @@ impl TypeSnapshot {
     /// The resources of these names, which are in order, if the scope sees them. Many names of one chunk become ranges, so that
     /// a change of thousands of resources is encoded once for all clients.
     pub(crate) fn pick<'a>(&self, names: impl Iterator<Item = &'a Text>) -> Vec<ResponseItem> {
+        self.pick_existing(names, |_| {})
+    }
+
+    /// [`Self::pick`] that passes on the names without a resource.
+    pub(crate) fn pick_existing<'a>(
+        &self,
+        names: impl Iterator<Item = &'a Text>,
+        mut absent: impl FnMut(&'a Text),
+    ) -> Vec<ResponseItem> {
         let (mut ordered, mut picked) = (OrderedLookup::new(&self.stack), PickedResources::default());
         for name in names {
             let resolution = ordered.resolve(name);
             match resolution.row() {
                 Some(row) => picked.add_row(row),
-                None => picked.add(self.resource(resolution)),
+                None => match self.resource(resolution) {
+                    Some(resource) => picked.add(resource),
+                    None => absent(name),
+                },
             }
         }
         picked.into_items(&self.stack.tables)
@@ -220,7 +232,7 @@ impl TypeSnapshot {
         for compared in names {
             match compared.row {
                 Some(row) => picked.add_row(row),
-                None => picked.add(self.find(compared.name)),
+                None => self.find(compared.name).into_iter().for_each(|resource| picked.add(resource)),
             }
         }
         picked.into_items(&self.stack.tables)
