@@ -253,20 +253,21 @@ impl Subscription {
                 differing.push(compared);
             }
         }
-        if out.complete {
+        if out.complete || self.is_on_demand() {
             out.removed.extend(self.requested.iter().filter(|name| view.version(name).is_none()).cloned());
+        }
+        if out.complete {
             return out;
         }
-        let Differences { items, removed, .. } = &mut out;
         if self.is_on_demand() {
-            items.extend(find_all(view, differing.iter().map(|compared| compared.name)));
-            removed.extend(self.requested.iter().filter(|name| view.version(name).is_none()).cloned());
-            items.extend(find_all(view, self.requested.iter()));
+            let names = differing.iter().map(|compared| compared.name).chain(&self.requested);
+            out.items.extend(find_all(view, names));
         } else {
-            items.extend(view.pick_compared(&differing));
-            items.extend(view.pick_existing(self.requested.iter(), |absent| {
-                removed.insert(absent.clone());
-            }));
+            out.items.extend(view.pick_compared(&differing));
+            let requested = view.pick_existing(self.requested.iter(), |absent| {
+                out.removed.insert(absent.clone());
+            });
+            out.items.extend(requested);
         }
         out
     }
