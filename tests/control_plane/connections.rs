@@ -9,7 +9,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol, connect};
-use sluice_testkit::secure::{CertificateRequest, ClientTls, handshake, signing_request};
+use sluice_testkit::secure::{CertificateRequest, ClientTls, TlsClient, signing_request};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
@@ -132,11 +132,12 @@ async fn clients_that_complete_tls_and_send_no_request_are_closed() {
     let mesh = IdentityFixture::start(&["--firstRequestTimeout=1s"]).await;
     check_others(&mesh).await;
     let memory = mesh.server.watch_memory().expect("it runs");
-    let (address, roots, tls) = (mesh.server.secure.expect("the port is open"), mesh.root(), ClientTls::default());
+    let address = mesh.server.secure.expect("the port is open");
+    let client = TlsClient::new("istiod.istio-system.svc", &mesh.root(), &ClientTls::default()).expect("valid roots");
     let mut attackers = JoinSet::new();
     for number in 0..CONNECTIONS {
         let socket = attack(address).await.expect("connect");
-        let mut socket = handshake(socket, "istiod.istio-system.svc", &roots, &tls).await.expect("a handshake");
+        let mut socket = client.handshake(socket).await.expect("a handshake");
         attackers.spawn(async move {
             // Nothing, or the beginning of HTTP/2 without a request.
             if number % 2 == 1 {

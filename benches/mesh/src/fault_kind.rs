@@ -41,7 +41,8 @@ pub(crate) enum FaultKind {
     LogDiskFull,
     /// The clock jumps forward and back by a day; needs libfaketime.
     ClockJumps,
-    /// Clients of all ports, with and without TLS, send bytes that are not requests, or nothing, and reconnect at once.
+    /// As many clients as proxies send bytes that are not requests, or nothing, to all ports, with and without TLS, and reconnect at
+    /// once.
     HostileClients,
     /// A tenth of the proxies reads slowly, and one in a hundred does not read.
     SlowClients,

@@ -1,5 +1,6 @@
 //! A client of the secure port: TLS with or without a client certificate, and certificate requests.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,54 +37,55 @@ pub struct ClientTls {
     pub http1: bool,
 }
 
+/// A client of the servers of one name, which trusts one set of roots. Its configuration is made once for all its connections.
+#[derive(Clone)]
+pub struct TlsClient {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl TlsClient {
+    /// # Errors
+    /// The name, the roots or the client's certificate are invalid.
+    pub fn new(name: &str, roots: &str, options: &ClientTls) -> Result<Self> {
+        Ok(Self { config: config(roots, options)?, name: ServerName::try_from(name.to_owned())? })
+    }
+
+    /// Completes the TLS handshake on a connection, and sends nothing else.
+    ///
+    /// # Errors
+    /// The handshake fails.
+    pub async fn handshake(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        TlsConnector::from(self.config.clone()).connect(self.name.clone(), stream).await
+    }
+
+    /// The first message of a handshake, as it is sent.
+    ///
+    /// # Errors
+    /// The configuration permits no handshake.
+    pub fn hello(&self) -> Result<Vec<u8>> {
+        let mut connection =
+            ClientConnection::new(self.config.clone(), self.name.clone()).context("begin the handshake")?;
+        let mut hello = Vec::new();
+        connection.write_tls(&mut hello).context("write the ClientHello")?;
+        Ok(hello)
+    }
+}
+
 /// Connects to a server of this name and completes the TLS handshake.
 ///
 /// # Errors
 /// The handshake fails.
 pub async fn connect(address: SocketAddr, name: &str, roots: &str, options: &ClientTls) -> Result<Channel> {
-    let (connector, name) = (connector(roots, options)?, ServerName::try_from(name.to_owned())?);
+    let client = TlsClient::new(name, roots, options)?;
     let endpoint = Endpoint::from_shared(format!("http://{address}"))?
         .timeout(Duration::from_secs(20))
         .connect_timeout(Duration::from_secs(20));
     let channel = endpoint.connect_with_connector(tower::service_fn(move |_| {
-        let (connector, name) = (connector.clone(), name.clone());
-        async move {
-            let stream = TcpStream::connect(address).await?;
-            connector.connect(name, stream).await.map(TokioIo::new)
-        }
+        let client = client.clone();
+        async move { client.handshake(TcpStream::connect(address).await?).await.map(TokioIo::new) }
     }));
     channel.await.context("TLS handshake")
-}
-
-/// Completes the TLS handshake with a server of this name on a connection, and sends nothing else.
-///
-/// # Errors
-/// The handshake fails.
-pub async fn handshake(
-    stream: TcpStream,
-    name: &str,
-    roots: &str,
-    options: &ClientTls,
-) -> Result<TlsStream<TcpStream>> {
-    let (connector, name) = (connector(roots, options)?, ServerName::try_from(name.to_owned())?);
-    connector.connect(name, stream).await.context("TLS handshake")
-}
-
-/// The first message of a TLS handshake with a server of this name, as it is sent.
-///
-/// # Errors
-/// The name or the roots are invalid.
-pub fn client_hello(name: &str, roots: &str, options: &ClientTls) -> Result<Vec<u8>> {
-    let (config, name) = (config(roots, options)?, ServerName::try_from(name.to_owned())?);
-    let mut connection = ClientConnection::new(config, name).context("begin the handshake")?;
-    let mut hello = Vec::new();
-    connection.write_tls(&mut hello).context("write the ClientHello")?;
-    Ok(hello)
-}
-
-/// A connector that trusts these roots.
-fn connector(roots: &str, options: &ClientTls) -> Result<TlsConnector> {
-    config(roots, options).map(TlsConnector::from)
 }
 
 /// The configuration of a client that trusts these roots.

@@ -10,15 +10,13 @@ use anyhow::{Result, ensure};
 use rand::Rng as _;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
-use sluice_testkit::secure::{ClientTls, client_hello, handshake};
+use sluice_testkit::secure::{ClientTls, TlsClient};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::server::{SERVER_NAME, Server};
 
-/// Clients at a time.
-const CLIENTS: u64 = 200;
 /// Longest time that a client keeps a connection.
 const CONNECTION_TIME: Duration = Duration::from_millis(500);
 /// The preface of HTTP/2 with an empty SETTINGS frame.
@@ -33,11 +31,11 @@ pub(super) struct HostileClients {
 }
 
 impl HostileClients {
-    /// Clients that each attack one port at a time of a server with this root.
+    /// So many clients that each attack one port at a time of a server with this root.
     ///
     /// # Errors
     /// The server does not serve all ports, or the root is invalid.
-    pub(super) fn start(server: &Server, root: &str) -> Result<Self> {
+    pub(super) fn start(count: usize, server: &Server, root: &str) -> Result<Self> {
         let plain = server.plain_ports()?.map(|address| Port { address, tls: None });
         let http1 = ClientTls { http1: true, ..ClientTls::default() };
         let with_tls = [
@@ -46,10 +44,10 @@ impl HostileClients {
         ];
         let ports: Arc<[Port]> = plain.into_iter().chain(with_tls).collect();
         let mut clients = JoinSet::new();
-        for seed in 0..CLIENTS {
+        for seed in 0..count {
             let ports = ports.clone();
             clients.spawn(async move {
-                let mut random = StdRng::seed_from_u64(seed);
+                let mut random = StdRng::seed_from_u64(seed as u64);
                 loop {
                     let port = &ports[random.random_range(0..ports.len())];
                     // The server may close the connection at any time.
@@ -83,8 +81,7 @@ struct Port {
 
 /// TLS of a port.
 struct PortTls {
-    root: String,
-    client: ClientTls,
+    client: TlsClient,
     /// A ClientHello in its record.
     hello: Vec<u8>,
     /// Number of completed handshakes.
@@ -92,9 +89,9 @@ struct PortTls {
 }
 
 impl Port {
-    fn with_tls(address: SocketAddr, root: &str, client: ClientTls) -> Result<Self> {
-        let hello = client_hello(SERVER_NAME, root, &client)?;
-        let tls = PortTls { root: root.to_owned(), client, hello, handshakes: AtomicUsize::new(0) };
+    fn with_tls(address: SocketAddr, root: &str, options: ClientTls) -> Result<Self> {
+        let client = TlsClient::new(SERVER_NAME, root, &options)?;
+        let tls = PortTls { hello: client.hello()?, client, handshakes: AtomicUsize::new(0) };
         Ok(Self { address, tls: Some(tls) })
     }
 
@@ -121,7 +118,7 @@ impl PortTls {
                 connection.read_u8().await?;
             }
             _ => {
-                let connection = handshake(connection, SERVER_NAME, &self.root, &self.client).await?;
+                let connection = self.client.handshake(connection).await?;
                 self.handshakes.fetch_add(1, Ordering::Relaxed);
                 send(connection, &noise(random)).await?;
             }

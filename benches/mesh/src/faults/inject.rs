@@ -170,7 +170,8 @@ pub(super) async fn begin(fault: FaultKind, faulty: &mut FaultyMesh<'_>) -> Resu
         }
         FaultKind::HostileClients => {
             let root = api(&faulty.mesh)?.root_certificate()?;
-            let clients = Some(FaultClients::Hostile(HostileClients::start(&faulty.mesh.server, &root)?));
+            let clients = HostileClients::start(faulty.mesh.fleet.len(), &faulty.mesh.server, &root)?;
+            let clients = Some(FaultClients::Hostile(clients));
             ActiveFault { clients, has_other_server: true, ..ActiveFault::default() }
         }
         FaultKind::SlowClients => {
