@@ -24,7 +24,7 @@ pub struct ProxyLimitArgs {
         alias = "max-anonymous-profiles",
         env = "SLUICE_MAX_ANONYMOUS_PROFILES",
         value_name = "PROFILES",
-        default_value_t = 32,
+        default_value_t = 8,
         global = true,
         help_heading = "Limits"
     )]

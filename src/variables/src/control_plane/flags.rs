@@ -54,7 +54,7 @@ pub(super) const FLAGS: &[Variable] = &[
         "Sets `--maxEnvoyFilterPatchedPartsPerNamespace`",
     ),
     flag("SLUICE_MAX_PROFILES_PER_IDENTITY", Number, "16", "Sets `--maxProfilesPerIdentity`"),
-    flag("SLUICE_MAX_ANONYMOUS_PROFILES", Number, "32", "Sets `--maxAnonymousProfiles`"),
+    flag("SLUICE_MAX_ANONYMOUS_PROFILES", Number, "8", "Sets `--maxAnonymousProfiles`"),
     flag("SLUICE_MAX_LOCATIONS_PER_IDENTITY", Number, "32", "Sets `--maxLocationsPerIdentity`"),
     flag("SLUICE_MAX_ANONYMOUS_LOCATIONS", Number, "64", "Sets `--maxAnonymousLocations`"),
     flag("SLUICE_MAX_PROXIES_PER_IDENTITY", Number, "5000", "Sets `--maxProxiesPerIdentity`"),

@@ -30,7 +30,7 @@ impl Default for ProxyLimits {
     fn default() -> Self {
         Self {
             identity_profiles: 16,
-            anonymous_profiles: 32,
+            anonymous_profiles: 8,
             identity_locations: 32,
             anonymous_locations: 64,
             identity_proxies: 5000,
