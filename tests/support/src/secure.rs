@@ -13,6 +13,7 @@ use sluice_proto::istio::v1::auth::{IstioCertificateRequest, IstioCertificateRes
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::version::TLS12;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, NamedGroup, RootCertStore, crypto::aws_lc_rs};
@@ -37,7 +38,7 @@ pub struct ClientTls {
     pub http1: bool,
 }
 
-/// A client of the servers of one name, which trusts one set of roots. Its configuration is made once for all its connections.
+/// A TLS client of the servers of one name, whose configuration is made once for all its connections.
 #[derive(Clone)]
 pub struct TlsClient {
     config: Arc<ClientConfig>,
@@ -45,6 +46,8 @@ pub struct TlsClient {
 }
 
 impl TlsClient {
+    /// A client of the servers of this name.
+    ///
     /// # Errors
     /// The name, the roots or the client's certificate are invalid.
     pub fn new(name: &str, roots: &str, options: &ClientTls) -> Result<Self> {
@@ -106,6 +109,8 @@ fn config(roots: &str, options: &ClientTls) -> Result<Arc<ClientConfig>> {
         Some((chain, key)) => builder.with_client_auth_cert(certificates(chain)?, private_key(key)?)?,
         None => builder.with_no_client_auth(),
     };
+    // Each handshake is a full one, as that of a new client.
+    config.resumption = Resumption::disabled();
     config.alpn_protocols = vec![if options.http1 { b"http/1.1".to_vec() } else { b"h2".to_vec() }];
     Ok(Arc::new(config))
 }

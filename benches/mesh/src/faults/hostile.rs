@@ -31,7 +31,7 @@ pub(super) struct HostileClients {
 }
 
 impl HostileClients {
-    /// So many clients that each attack one port at a time of a server with this root.
+    /// Starts so many clients, which each attack one port at a time of a server with this root.
     ///
     /// # Errors
     /// The server does not serve all ports, or the root is invalid.
