@@ -10,12 +10,10 @@ use sluice_auth::TrustDomain;
 use sluice_authority::{DnsNames, ServerCertificateKeeper, ServerSigner};
 use sluice_model::{CaCertificate, MeshConfig};
 use sluice_testkit::kube_api::KubeApi;
-use sluice_testkit::pods::identity::certificates;
+use sluice_testkit::secure::{ClientTls, TlsClient};
 use sluice_testkit::wait::{until, until_async};
 use sluice_tls::{ClientVerifier, ServerIdentity, TlsVersions, server_config};
-use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
-use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use x509_parser::time::ASN1Time;
 
@@ -58,17 +56,10 @@ fn keeper(server_signer: &Arc<ServerSigner>) -> ServerCertificateKeeper {
 async fn served_certificate(identity: &Arc<ServerIdentity>, roots: &str) -> Result<Vec<u8>, String> {
     let clients = Arc::new(ClientVerifier::new(TrustDomain::new("td".into())));
     let server = server_config(&TlsVersions::default(), identity.clone(), clients).expect("a server");
-    let mut store = RootCertStore::empty();
-    for root in certificates(roots).expect("roots") {
-        store.add(root).expect("a root");
-    }
-    let client = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
-    let client = client.with_safe_default_protocol_versions().expect("versions").with_root_certificates(store);
+    let client = TlsClient::new(ISTIOD, roots, &ClientTls::default()).expect("valid roots");
     let (client_io, server_io) = tokio::io::duplex(1 << 16);
     let accepting = tokio::spawn(async move { TlsAcceptor::from(server).accept(server_io).await.map(drop) });
-    let name = ServerName::try_from(ISTIOD).expect("a name");
-    let connector = TlsConnector::from(Arc::new(client.with_no_client_auth()));
-    let connected = connector.connect(name, client_io).await.map_err(|error| error.to_string());
+    let connected = client.handshake(client_io).await.map_err(|error| error.to_string());
     accepting.abort();
     let certificates = connected?.get_ref().1.peer_certificates().map(<[_]>::to_vec);
     Ok(certificates.expect("certificates")[0].to_vec())

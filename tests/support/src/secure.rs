@@ -10,6 +10,7 @@ use hyper_util::rt::TokioIo;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use sluice_proto::google::protobuf::{Struct, Value, value::Kind};
 use sluice_proto::istio::v1::auth::{IstioCertificateRequest, IstioCertificateResponse};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -58,7 +59,7 @@ impl TlsClient {
     ///
     /// # Errors
     /// The handshake fails.
-    pub async fn handshake(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    pub async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<TlsStream<S>> {
         TlsConnector::from(self.config.clone()).connect(self.name.clone(), stream).await
     }
 
